@@ -1,0 +1,1 @@
+"""From bytes to a Document. No network, no clock."""

@@ -1,0 +1,122 @@
+"""All settings as one frozen object. Only `Settings.from_env` reads the environment, and only the edges call it.
+
+Sources, the later winning: defaults, the user's config file (`trawl/env` in the user's configuration folder, or the
+file named by `--config` or `TRAWL_ENV_FILE`), environment variables `TRAWL_*`. A file lying in the working directory is
+never read: an MCP server starts inside other people's repositories.
+
+A value that does not parse falls back to its default with a warning: one wrong number must not stop a running agent.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+import platformdirs
+from dotenv import dotenv_values
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+
+from trawl.errors import UsageError
+from trawl.types import Render
+
+log = logging.getLogger(__name__)
+
+PREFIX = "TRAWL_"
+
+
+def default_config_file() -> Path:
+    """Where the user's config file is looked for."""
+    return Path(platformdirs.user_config_dir("trawl")) / "env"
+
+
+class Settings(BaseModel):
+    """Every setting with its default; field `embed_url` is variable `TRAWL_EMBED_URL`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    timeout: float = Field(30.0, gt=0, le=600)
+    """Seconds one call may take in all, when the call itself names no timeout."""
+    render: Render = "auto"
+    """Whether pages are rendered in a browser: `auto`, `always`, `never`."""
+    max_bytes: int = Field(10 * 2**20, gt=0)
+    """Decoded bytes read of one body; what is beyond is cut and told as `truncated`."""
+    passthrough_max_bytes: int = Field(262_144, gt=0)
+    """The same for JSON, XML and feeds."""
+    user_agent: str = ""
+    """User agent of plain requests and of the browser; empty: that of a current Chromium on this platform."""
+    accept_language: str = "en-US,en;q=0.9"
+    """Accept-Language of requests; its first tag is the browser's locale."""
+    ca_file: Path | None = None
+    """PEM file of certificate authorities trusted besides the usual ones."""
+    browser: Path | None = None
+    """The Chromium to run; None: Playwright's own, `chromium`, `google-chrome`, in this order."""
+
+    embed_url: str | None = None
+    """Base URL of an OpenAI-compatible embeddings server; None: localhost:8081/v1 if what answers there checks out."""
+    embed_model: str = "bge-m3"
+    """Model name sent to it."""
+    embed_api_key: SecretStr | None = None
+    embedded: bool = True
+    """Start the embedded llama-server when no endpoint answers and `trawl[embedded]` is installed."""
+    chunk_budget: int = 100
+    """How many chunks BM25 lets through to the embedder; 0 or less: all."""
+    cache_dir: Path = Field(default_factory=lambda: Path(platformdirs.user_cache_dir("trawl")))
+    """Where converted models are kept."""
+
+    @field_validator("embed_url")
+    @classmethod
+    def _http_only(cls, value: str | None) -> str | None:
+        if value and not value.startswith(("http://", "https://")):
+            raise ValueError("must begin with http:// or https://")
+        return value.rstrip("/") if value else None
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, config_file: Path | None = None) -> Self:
+        """Settings of this user and process.
+
+        Args:
+            environ: the environment; `os.environ` when None.
+            config_file: the config file; None: the one named by `TRAWL_ENV_FILE`, else the user's own if it exists.
+
+        Raises:
+            UsageError: a config file was named but cannot be read.
+        """
+        environ = os.environ if environ is None else environ
+        named = config_file or (Path(environ["TRAWL_ENV_FILE"]) if environ.get("TRAWL_ENV_FILE") else None)
+        values = {**_read_config(named), **environ}
+        given = {
+            name: values[PREFIX + name.upper()].strip()
+            for name in cls.model_fields
+            if values.get(PREFIX + name.upper(), "").strip()
+        }
+        return cls._dropping_invalid(given)
+
+    @classmethod
+    def _dropping_invalid(cls, given: dict[str, str]) -> Self:
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            wrong = {str(e["loc"][0]): e["msg"] for e in error.errors()}
+        for name, message in wrong.items():
+            # The value itself may be a secret: name the variable only.
+            log.warning("%s%s is ignored, the default holds: %s", PREFIX, name.upper(), message)
+        return cls.model_validate({k: v for k, v in given.items() if k not in wrong})
+
+
+def _read_config(named: Path | None) -> dict[str, str]:
+    path = named or default_config_file()
+    if not path.is_file():
+        if named:
+            raise UsageError(f"the config file {named} does not exist", hint="Check --config or TRAWL_ENV_FILE.")
+        return {}
+    try:
+        # interpolate=False: `$` in a key or a password is itself.
+        return {k: v for k, v in dotenv_values(path, interpolate=False).items() if v is not None}
+    except (OSError, UnicodeDecodeError) as error:
+        if named:
+            raise UsageError(f"the config file {named} cannot be read: {error}") from error
+        log.warning("the config file %s cannot be read and is ignored: %s", path, error)
+        return {}
