@@ -1,15 +1,17 @@
 """BM25 over the passages of one page. Pure.
 
-Only the terms of the question are counted, so that a page of a thousand passages costs one pass over its terms.
+Only what the question asks for is counted, so that a page of a thousand passages costs one pass over its terms.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-__all__ = ["K1", "B", "bm25_scores"]
+from trawl.retrieval.terms import GRAM, grams
+
+__all__ = ["K1", "B", "bm25_gram_scores", "bm25_scores"]
 
 K1 = 1.2
 """Saturation of repeated terms (Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework", 1.2 to 2)."""
@@ -19,20 +21,57 @@ B = 0.75
 
 
 def bm25_scores(
-    passages: Sequence[Sequence[str]], question: Sequence[str], *, k1: float = K1, b: float = B
+    passages: Sequence[Sequence[str]], question: Mapping[str, float], *, k1: float = K1, b: float = B
 ) -> list[float]:
-    """The BM25 score of every passage for the question; all are given as terms.
+    """The BM25 score of every passage.
 
     idf = ln(1 + (N - n + 0.5) / (n + 0.5)), never negative. Without passages, terms or a common term all scores are 0.
+
+    Args:
+        passages: the terms of each passage.
+        question: the terms of the question and the weight of each.
+        k1: saturation of repeated terms.
+        b: strength of the length normalisation.
     """
-    wanted = Counter(question)
-    counts: list[Counter[str]] = [Counter(t for t in passage if t in wanted) for passage in passages]
+    counts = [Counter(t for t in passage if t in question) for passage in passages]
+    return _scores(counts, [len(p) for p in passages], question, k1, b)
+
+
+def bm25_gram_scores(
+    passages: Sequence[Sequence[str]], question: Mapping[str, float], *, k1: float = K1, b: float = B
+) -> list[float]:
+    """The same over the character runs of the terms (`trawl.retrieval.terms.grams`): finds other forms and compounds of
+    a word too, in any language."""
+    wanted: dict[str, float] = {}
+    for term, weight in question.items():
+        for gram in grams(term):
+            wanted[gram] = max(weight, wanted.get(gram, 0.0))
+    shared: dict[str, list[str]] = {}
+    counts: list[Counter[str]] = []
+    lengths = []
+    for passage in passages:
+        count: Counter[str] = Counter()
+        length = 0
+        for term in passage:
+            if term not in shared:
+                shared[term] = [g for g in grams(term) if g in wanted]
+            if shared[term]:
+                count.update(shared[term])
+            length += max(1, len(term) - GRAM + 1)
+        counts.append(count)
+        lengths.append(length)
+    return _scores(counts, lengths, wanted, k1, b)
+
+
+def _scores(
+    counts: Sequence[Counter[str]], lengths: Sequence[int], question: Mapping[str, float], k1: float, b: float
+) -> list[float]:
     found_in = Counter(t for c in counts for t in c)
-    n = len(passages)
-    idf = {t: math.log(1 + (n - k + 0.5) / (k + 0.5)) for t, k in found_in.items()}
-    mean = sum(map(len, passages)) / n if n else 0.0
+    n = len(counts)
+    weight = {t: question[t] * math.log(1 + (n - k + 0.5) / (k + 0.5)) for t, k in found_in.items()}
+    mean = sum(lengths) / n if n else 0.0
     scores = []
-    for passage, count in zip(passages, counts, strict=True):
-        norm = k1 * (1 - b + b * len(passage) / mean) if mean else k1
-        scores.append(sum(wanted[t] * idf[t] * f * (k1 + 1) / (f + norm) for t, f in count.items()))
+    for count, length in zip(counts, lengths, strict=True):
+        norm = k1 * (1 - b + b * length / mean) if mean else k1
+        scores.append(sum(weight[t] * f * (k1 + 1) / (f + norm) for t, f in count.items()))
     return scores

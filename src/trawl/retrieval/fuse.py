@@ -27,9 +27,7 @@ def fused(lexical: Sequence[float], dense: Sequence[float] | None, *, weight: fl
     `dense`."""
     if dense is None:
         return standardised(lexical)
-    return [
-        weight * d + (1 - weight) * s for d, s in zip(standardised(dense), standardised(lexical), strict=True)
-    ]
+    return [weight * d + (1 - weight) * s for d, s in zip(standardised(dense), standardised(lexical), strict=True)]
 
 
 def reciprocal_rank(*rankings: Sequence[float], k: int = RRF_K) -> list[float]:

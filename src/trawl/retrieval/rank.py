@@ -7,20 +7,25 @@ The published score is the score that decided the order.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from trawl.retrieval.bm25 import bm25_scores
+from trawl.retrieval.bm25 import bm25_gram_scores, bm25_scores
 from trawl.retrieval.fuse import fused
-from trawl.retrieval.terms import terms
+from trawl.retrieval.terms import question_weights, terms
 from trawl.types import CONTENT_THRESHOLD, Chunk
 
 if TYPE_CHECKING:
     import numpy as np
 
 __all__ = ["Ranked", "in_order", "passage_text", "prefilter", "rank"]
+
+GRAM_WEIGHT = 0.4
+"""Weight of the character runs against the whole words in the lexical score."""
+
+NEIGHBOUR_WEIGHT = 0.25
+"""What the passages before and after add to a passage: an answer often stands beside the words of its question."""
 
 CONTENT_PRIOR = 0.5
 """What full certainty of being content is worth against none, in standard deviations of the score."""
@@ -60,14 +65,16 @@ def in_order(chunks: Sequence[Chunk]) -> list[Ranked]:
 def prefilter(chunks: Sequence[Chunk], query: str | Sequence[str], budget: int) -> list[int]:
     """Positions, in document order, of the chunks worth embedding: at most `budget` of them, all if it is 0 or less.
 
-    The best by BM25 for any of the questions come first. Where the words of the question find too little, the rest is
-    filled with likely content, spread over the whole page: the beginning is no better a guess than the end.
+    The best by their words for any of the questions come first. Where the words of the question find too little, the
+    rest is filled with likely content, spread over the whole page: the beginning is no better a guess than the end.
     """
     if budget <= 0 or len(chunks) <= budget:
         return list(range(len(chunks)))
     passages = [_passage_terms(c) for c in chunks]
-    best = [max(scores) for scores in zip(*(bm25_scores(passages, terms(q)) for q in _questions(query)), strict=True)]
-    hits = sorted((i for i, s in enumerate(best) if s > 0), key=lambda i: -best[i])[:budget]
+    found = [_lexical(passages, question_weights(q)) for q in _questions(query)]
+    is_hit = [any(lexical.hit[i] for lexical in found) for i in range(len(chunks))]
+    best = [max(lexical.score[i] for lexical in found) for i in range(len(chunks))]
+    hits = sorted((i for i in range(len(chunks)) if is_hit[i]), key=lambda i: -best[i])[:budget]
     rest = sorted(set(range(len(chunks))).difference(hits))
     return sorted([*hits, *_spread(chunks, rest, budget - len(hits))])
 
@@ -107,26 +114,50 @@ def rank(
     questions = _questions(query)
     dense = _rows(similarities, len(questions), len(positions))
     passages = [_passage_terms(c) for c in chunks]
-    priors = [CONTENT_PRIOR * (chunks[i].content_p - 1) for i in positions]
-    headings = {t for c in chunks for h in c.heading_path for t in terms(h)}
+    headings = {t for p in passages for t in p.heading}
     nothing: list[float | None] = [None] * len(positions)
     rows: list[list[tuple[float, float, float | None]]] = []
     for question, cosines in zip(questions, dense, strict=True):
-        asked = terms(question)
-        lexical = bm25_scores(passages, asked)
-        lexical = [lexical[i] for i in positions]
-        scores = fused(lexical, cosines)
+        asked = question_weights(question)
+        lexical = _lexical(passages, asked)
+        scores = fused([lexical.score[i] for i in positions], cosines)
         known = headings.union(asked)
         for j, i in enumerate(positions):
-            scores[j] += priors[j]
-            if len(set(terms(chunks[i].text)) - known) < HOLLOW_TERMS:
+            scores[j] += CONTENT_PRIOR * (chunks[i].content_p - 1)
+            if len(set(passages[i].own) - known) < HOLLOW_TERMS:
                 scores[j] -= HOLLOW_PENALTY
-        rows.append(list(zip(scores, lexical, cosines if cosines is not None else nothing, strict=True)))
-    ranked = []
-    for j, i in enumerate(positions):
-        score, lex, cosine = max((row[j] for row in rows), key=lambda r: r[0])
-        ranked.append(Ranked(chunks[i], _squashed(score), lex, cosine))
-    return sorted(ranked, key=lambda r: -(r.score or 0.0))
+        bm25 = [lexical.bm25[i] for i in positions]
+        rows.append(list(zip(scores, bm25, cosines if cosines is not None else nothing, strict=True)))
+    best = [max((row[j] for row in rows), key=lambda r: r[0]) for j in range(len(positions))]
+    order = sorted(range(len(positions)), key=lambda j: -best[j][0])
+    return [Ranked(chunks[positions[j]], _squashed(best[j][0]), best[j][1], best[j][2]) for j in order]
+
+
+class _Terms(NamedTuple):
+    heading: list[str]
+    own: list[str]
+
+
+class _Lexical(NamedTuple):
+    score: list[float]
+    bm25: list[float]
+    hit: list[bool]
+
+
+def _passage_terms(chunk: Chunk) -> _Terms:
+    return _Terms(terms(" ".join(chunk.heading_path)), terms(chunk.text))
+
+
+def _lexical(passages: Sequence[_Terms], question: Mapping[str, float]) -> _Lexical:
+    """How well the words of each passage, and of those beside it, answer the question."""
+    texts = [p.heading + p.own for p in passages]
+    words = bm25_scores(texts, question)
+    runs = bm25_gram_scores(texts, {t: w for t, w in question.items() if w == 1} or question)
+    mixed = fused(words, runs, weight=GRAM_WEIGHT)
+    padded = [0.0, *mixed, 0.0]
+    beside = zip(padded, mixed, padded[2:], strict=False)
+    score = [here + NEIGHBOUR_WEIGHT * (before + after) for before, here, after in beside]
+    return _Lexical(score, words, [w > 0 or r > 0 for w, r in zip(words, runs, strict=True)])
 
 
 def _questions(query: str | Sequence[str]) -> list[str]:
@@ -142,10 +173,6 @@ def _rows(similarities: np.ndarray | None, questions: int, candidates: int) -> l
     return [[float(x) for x in row] for row in similarities.reshape(shape)]
 
 
-def _passage_terms(chunk: Chunk) -> list[str]:
-    return terms(" ".join(chunk.heading_path)) + terms(chunk.text)
-
-
 def _squashed(score: float) -> float:
     """The standardised score on 0..1; the order stays."""
-    return 1 / (1 + math.exp(-score))
+    return 0.5 + 0.5 * score / (1 + abs(score))

@@ -11,7 +11,41 @@ import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 
-__all__ = ["terms"]
+__all__ = ["grams", "question_weights", "terms"]
+
+GRAM = 4
+"""Length of the character runs that stand for the stem of a word, whatever its language."""
+
+FUNCTION_WEIGHT = 0.3
+"""Weight of a function word in a question: on a short page `how` may be as rare as what is asked for."""
+
+_FUNCTION_WORDS = {
+    "en": "a an the of to in on at for from by with and or not no is are was were be been being do does did done"
+    " has have had can could should would will may might must i you he she it we they them their his her its"
+    " my your our this that these those there here what which who whom whose when where why how if then than"
+    " as so such into about over under out up down more most much many any some get",
+    "fr": "le la les de des du un une et ou est sont que qui quoi quel quelle quels quelles combien comment"
+    " pourquoi où quand dans pour par sur avec ce cette ces il elle on au aux en se ne pas plus son sa ses a"
+    " t y",
+    "de": "der die das des dem den ein eine einer eines einem und oder ist sind war wie was wer wo wann warum"
+    " welche welcher welches wieviel viele viel von zu zum zur im in am an auf für mit bei nach aus wird"
+    " werden hat haben kann nicht es er sie man",
+    "es": "el la los las de del un una y o es son que qué quién cuál cuáles cuándo cuánto cuántos cuántas cómo"
+    " dónde por para con en se no más su sus al lo",
+    "pt": "o a os as do da dos das um uma e ou é são que quem qual quais quando quanto quantos como onde por para"
+    " com em no na se não mais seu sua ao",
+    "it": "il lo la i gli le di del della dei un una e o è sono che chi quale quali quando quanto quanti come"
+    " dove per con in si non più suo sua al",
+    "nl": "de het een en of is zijn was wat wie waar wanneer waarom hoe welke welk hoeveel van te voor met bij"
+    " naar uit wordt worden niet op aan er",
+    "pl": "i w we z ze na do od po za o u jest są był co kto gdzie kiedy dlaczego jak jaki jaka jakie ile który"
+    " która które czy się nie to dla przez",
+    "ru": "и в во на с со по о об от до из за у к не что кто где когда почему как какой какая какие каком сколько"
+    " который ли это для при был была есть",
+    "id": "yang apa siapa di ke dari untuk adalah itu ini bagaimana berapa dengan dan atau mana kapan mengapa pada",
+    "ar": "ما ماذا من متى أين كيف كم هل في على إلى عن هو هي التي الذي هذا هذه و أو لماذا",
+}
+"""The commonest function and question words; other languages go without, at little loss."""
 
 _IDEOGRAPH = r"\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _KANA = r"\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff"
@@ -78,6 +112,21 @@ def terms(text: str) -> list[str]:
             case _:
                 found.extend(_of_word(run))
     return found
+
+
+def grams(term: str) -> list[str]:
+    """The character runs of a term: what inflected and compound forms of a word have in common."""
+    return [term[i : i + GRAM] for i in range(len(term) - GRAM + 1)] or [term]
+
+
+def question_weights(question: str) -> dict[str, float]:
+    """The terms of a question with what each counts."""
+    return {t: FUNCTION_WEIGHT if t in _function_terms() else 1.0 for t in terms(question)}
+
+
+@lru_cache(maxsize=1)
+def _function_terms() -> frozenset[str]:
+    return frozenset(t for words in _FUNCTION_WORDS.values() for t in terms(words))
 
 
 def _pairs(units: str | list[str]) -> list[str]:
