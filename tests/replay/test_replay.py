@@ -19,6 +19,7 @@ import brotli
 import httpx
 import pytest
 import zstandard
+from playwright.async_api import async_playwright
 
 from tests.replay import (
     REPO,
@@ -41,6 +42,8 @@ from tests.replay import (
     wcxb_page,
 )
 from tests.replay import record as recorder
+from trawl.net.chromium import find_browser, spki_hashes
+from trawl.settings import Settings
 
 
 def test_a_recorded_page_is_served_under_its_real_url_over_both_schemes(web: ReplayWeb) -> None:
@@ -127,6 +130,26 @@ def test_certificates_are_for_the_name_asked_and_for_nobody_who_does_not_know_th
         ssl.create_default_context().wrap_socket(raw, server_hostname="one.example"),
     ):
         pass
+
+
+@pytest.mark.browser
+async def test_chromium_can_trust_the_authority_by_its_key(web: ReplayWeb) -> None:
+    """It looks for the key in the chain as sent, so the server has to send its authority along."""
+    executable = find_browser(Settings())
+    if executable is None:
+        pytest.skip("no Chromium is installed")
+    web.add("https://secure.example/", "<title>trusted</title>")
+    rules = [f"MAP {host}:{port} {to}:{there}" for (host, port), (to, there) in web.connect_to_table().items()]
+    keys = ",".join(spki_hashes(web.ca_file.read_text()))
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=executable,
+            args=[f"--host-resolver-rules={','.join(rules)}", f"--ignore-certificate-errors-spki-list={keys}"],
+        )
+        page = await browser.new_page()
+        await page.goto("https://secure.example/")
+        assert await page.title() == "trusted"
+        await browser.close()
 
 
 async def test_asyncio_clients_can_use_it_many_at_once(web: ReplayWeb) -> None:

@@ -265,7 +265,13 @@ class ReplayWeb:
         if names not in self._tls_contexts:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.set_alpn_protocols(["http/1.1"])
-            self._ca.issue_cert(*dict.fromkeys(names)).configure_cert(context)
+            leaf = self._ca.issue_cert(*dict.fromkeys(names))
+            # The authority goes along: Chromium trusts it by its key, which it looks for in the chain as sent.
+            chain = leaf.private_key_and_cert_chain_pem.bytes() + self._ca.cert_pem.bytes()
+            with tempfile.NamedTemporaryFile(dir=self._ca_file.parent) as file:
+                file.write(chain)
+                file.flush()
+                context.load_cert_chain(file.name)
             self._tls_contexts[names] = context
         return self._tls_contexts[names]
 
