@@ -1,0 +1,292 @@
+"""Which blocks are main content: a probability for each block.
+
+`features` says what is known of a block: its words, where it stands, what the page around it is like, and whether
+Trafilatura kept it. `content_probabilities` weighs that by a logistic rule whose weights are in `WEIGHTS`. A better
+model replaces the rule and keeps the features.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trawl.extraction.blocks import Draft, Mark
+from trawl.extraction.dom import Element, Tree
+from trawl.types import Block
+
+log = logging.getLogger(__name__)
+
+_WORD = re.compile(r"\w+")
+_SENTENCE_END = re.compile(r"[.!?。！？؟।…][\"'”’)\]]*(?=\s|$)|[。！？]")
+_GRAM = 4
+"""Words in a row that must agree with the voter's text for a block to count as kept."""
+_SHORT = 6
+"""Blocks of fewer words are compared as whole lines."""
+_NEAR = 12
+"""Ancestors a block is seen with; deeper nesting says nothing more and costs time."""
+_VOTE_MAX_CHARS = 3_000_000
+_VOTE_MAX_ELEMENTS = 40_000
+_VOTE_MAX_DEPTH = 300
+"""Beyond these the voter is not asked: it takes seconds, or recursion, where the walk here takes neither."""
+
+_TAG_ROLES = {
+    "nav": "nav", "header": "header", "footer": "footer", "aside": "aside", "form": "form", "main": "main",
+    "article": "article", "dialog": "boilerplate", "select": "form", "button": "button", "search": "form",
+    "label": "form", "option": "form", "figure": "figure", "menu": "nav",
+}  # fmt: skip
+_ARIA_ROLES = {
+    "navigation": "nav", "banner": "header", "contentinfo": "footer", "complementary": "aside", "search": "form",
+    "main": "main", "article": "article", "dialog": "boilerplate", "alertdialog": "boilerplate", "button": "button",
+    "menu": "nav", "menubar": "nav", "toolbar": "nav", "tablist": "nav",
+}  # fmt: skip
+_NAME_WORDS = {
+    "boilerplate": "cookie cookies consent gdpr newsletter subscribe subscription signup popup modal overlay advert"
+    " advertisement ads ad sponsor promo promotion banner share sharing social skip login paywall cta disclaimer"
+    " copyright popover tooltip toast offcanvas drawer",
+    "nav": "nav navbar navigation menu breadcrumb breadcrumbs pagination pager toc tabs submenu megamenu dropdown"
+    " topbar toolbar",
+    "aside": "sidebar aside related recommended recommendations similar widget widgets rail popular trending more also"
+    " upsell carousel latest",
+    "footer": "footer foot colophon bottom",
+    "header": "header masthead top",
+    "comments": "comment comments respond reply replies disqus discussion",
+    "meta": "meta byline author date tags tag categories category timestamp info",
+    "content": "content article post entry story body text main description prose markdown detail details page",
+}  # fmt: skip
+_ROLE_OF_WORD = {word: role for role, words in _NAME_WORDS.items() for word in words.split()}
+_NAME_TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """What an external extractor kept, as word sequences and lines."""
+
+    grams: frozenset[tuple[str, ...]]
+    lines: frozenset[str]
+    words: int
+
+    def coverage(self, words: list[str]) -> float:
+        """0..1: how much of a block's text is in what was kept."""
+        if not words or not self.words:
+            return 0.0
+        if len(words) < _SHORT:
+            return float(" ".join(words) in self.lines)
+        grams = [tuple(words[i : i + _GRAM]) for i in range(len(words) - _GRAM + 1)]
+        return sum(g in self.grams for g in grams) / len(grams)
+
+
+def trafilatura_vote(tree: Tree) -> Vote:
+    """Trafilatura's vote; an empty one when it fails or the page is beyond what it handles in time."""
+    if len(tree.html) > _VOTE_MAX_CHARS or tree.count > _VOTE_MAX_ELEMENTS or tree.depth > _VOTE_MAX_DEPTH:
+        return _vote("")
+    import trafilatura
+
+    logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
+    try:
+        return _vote(trafilatura.extract(tree.html, include_comments=True) or "")
+    except Exception as error:
+        # Whatever a page does to it, the page still has our own features.
+        log.debug("trafilatura failed: %r", error)
+        return _vote("")
+
+
+def _vote(text: str) -> Vote:
+    lines = [[w.lower() for w in _WORD.findall(line)] for line in text.splitlines()]
+    words = [w for line in lines for w in line]
+    grams = frozenset(tuple(words[i : i + _GRAM]) for i in range(len(words) - _GRAM + 1))
+    whole = {" ".join(line) for line in lines if line}
+    cells = {
+        " ".join(w.lower() for w in _WORD.findall(c))
+        for line in text.splitlines()
+        if "|" in line
+        for c in line.split("|")
+    }
+    return Vote(grams, frozenset((whole | cells) - {""}), len(words))
+
+
+FEATURES = (
+    "bias", "kept", "kept_before", "kept_after", "kept_around", "kept_section", "vote_empty", "words", "few_words",
+    "link_share", "all_link", "sentences", "punctuated", "heading", "list", "table", "code", "quote", "caption",
+    "image_only", "in_main", "in_article", "in_nav", "in_header", "in_footer", "in_aside", "in_form", "in_button",
+    "in_boilerplate", "in_comments", "in_meta", "in_content", "in_figure", "near_words", "near_link_share",
+    "repeated", "before_first", "after_last", "position", "h1", "kept_share", "kept_x_near", "heading_next_kept",
+    "nokept_nav", "list_link",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Region:
+    """What an element and its ancestors say about the blocks in it."""
+
+    roles: frozenset[str]
+
+
+def _region(element: Element, known: dict[int, _Region]) -> _Region:
+    chain = []
+    node: Element | None = element
+    while node is not None and node.index not in known:
+        chain.append(node)
+        node = node.parent
+    region = known[node.index] if node is not None else _Region(frozenset())
+    for node in reversed(chain):
+        roles = _own_roles(node)
+        if roles and not roles <= region.roles:
+            region = _Region(region.roles | roles)
+        known[node.index] = region
+    return region
+
+
+def _own_roles(element: Element) -> set[str]:
+    roles = set()
+    if element.tag in _TAG_ROLES:
+        roles.add(_TAG_ROLES[element.tag])
+    if not element.attrs or element.tag in ("html", "body"):
+        return roles
+    role = element.get("role")
+    if role in _ARIA_ROLES:
+        roles.add(_ARIA_ROLES[role])
+    names = f"{element.get('class')[:300]} {element.get('id')[:100]}"
+    if len(names) > 1:
+        for token in _NAME_TOKEN.findall(names):
+            found = _ROLE_OF_WORD.get(token.lower())
+            if found:
+                roles.add(found)
+    return roles
+
+
+def _link_words(draft: Draft) -> int:
+    inside = count = 0
+    for piece in draft.pieces:
+        if isinstance(piece, Mark):
+            if piece.element is not None and piece.element.tag in ("a", "button"):
+                inside += (piece.what == "open") - (piece.what == "close")
+            elif piece.what == "image" and inside:
+                count += 0
+        elif inside > 0:
+            count += len(_WORD.findall(piece))
+    return count
+
+
+def features(tree: Tree, drafts: Sequence[Draft], blocks: Sequence[Block], vote: Vote) -> list[list[float]]:
+    """One row of `FEATURES` for each block."""
+    known: dict[int, _Region] = {}
+    regions = [_region(d.element, known) for d in drafts]
+    words = [[w.lower() for w in _WORD.findall(b.text)] for b in blocks]
+    counts = [len(w) for w in words]
+    links = [min(_link_words(d), n) for d, n in zip(drafts, counts, strict=True)]
+    kept = [vote.coverage(w) for w in words]
+    seen: dict[str, int] = {}
+    keys = [" ".join(w[:30]) for w in words]
+    for key in keys:
+        seen[key] = seen.get(key, 0) + 1
+
+    totals: dict[int, list[float]] = {}  # element -> words, words kept, words linked, blocks
+    chains: list[list[int]] = []
+    for draft, n, k, link in zip(drafts, counts, kept, links, strict=True):
+        chain = [a.index for _, a in zip(range(_NEAR), draft.element.ancestors(), strict=False)]
+        chains.append(chain)
+        for index in chain:
+            total = totals.setdefault(index, [0.0, 0.0, 0.0, 0.0])
+            total[0] += n
+            total[1] += n * k
+            total[2] += link
+            total[3] += 1
+
+    good = [i for i, (k, n) in enumerate(zip(kept, counts, strict=True)) if k > 0.5 and n >= _SHORT]
+    first, last = (good[0], good[-1]) if good else (0, len(blocks))
+    page_words = sum(counts) or 1
+    kept_share = min(1.0, sum(n * k for n, k in zip(counts, kept, strict=True)) / page_words)
+    rows = []
+    before = _running(kept, counts)
+    after = _running(kept[::-1], counts[::-1])[::-1]
+    passed = 0
+    for i, (draft, block) in enumerate(zip(drafts, blocks, strict=True)):
+        n, k = counts[i], kept[i]
+        roles = regions[i].roles
+        chain = chains[i]
+        near = next((totals[c] for c in chain[1:] if totals[c][0] >= n + 10), totals[chain[-1]])
+        section = next((totals[c] for c in chain[1:] if totals[c][0] >= n + 80), totals[chain[-1]])
+        share = links[i] / n if n else 0.0
+        text = block.text
+        ends = len(_SENTENCE_END.findall(text))
+        next_kept = 0.0
+        if block.kind == "heading":
+            following = next((j for j in range(i + 1, min(i + 6, len(blocks))) if blocks[j].kind != "heading"), None)
+            next_kept = kept[following] if following is not None else 0.0
+        around = near[1] / near[0] if near[0] else 0.0
+        nav = float("nav" in roles)
+        rows.append([
+            1.0, k, before[i], after[i], around, section[1] / section[0] if section[0] else 0.0,
+            float(not vote.words), min(math.log1p(n), 5.0), float(n < 3), share,
+            float(share > 0.9), min(ends, 5) / 5, float(bool(text) and text[-1] in ".!?。:;…\"”"),
+            float(block.kind == "heading"), float(block.kind == "list"), float(block.kind == "table"),
+            float(block.kind == "code"), float(block.kind == "quote"), float(block.kind == "caption"),
+            float(block.text != "" and f"![{block.text}]" in (draft_text(draft),)),
+            float("main" in roles), float("article" in roles), nav, float("header" in roles),
+            float("footer" in roles), float("aside" in roles), float("form" in roles), float("button" in roles),
+            float("boilerplate" in roles), float("comments" in roles), float("meta" in roles),
+            float("content" in roles), float("figure" in roles),
+            min(math.log1p(near[0] / max(near[3], 1)), 5.0), near[2] / near[0] if near[0] else 0.0,
+            float(seen[keys[i]] > 1), float(i < first), float(i > last), passed / page_words,
+            float(block.kind == "heading" and block.level == 1), kept_share, k * around, next_kept,
+            nav * (1 - k), float(block.kind == "list") * share,
+        ])  # fmt: skip
+        passed += n
+    return rows
+
+
+def draft_text(draft: Draft) -> str:
+    """`![alt]` when a draft is one picture, else nothing."""
+    images = [p for p in draft.pieces if isinstance(p, Mark) and p.what == "image"]
+    if len(images) == 1 and not any(isinstance(p, str) and not p.isspace() for p in draft.pieces):
+        return f"![{images[0].text}]"
+    return ""
+
+
+def _running(kept: Sequence[float], counts: Sequence[int]) -> list[float]:
+    """For each block, how far the blocks before it were kept; the nearer ones and the longer ones count more."""
+    out = []
+    level = 0.0
+    for k, n in zip(kept, counts, strict=True):
+        out.append(level)
+        weight = min(0.7, n / 25)
+        level += weight * (k - level)
+    return out
+
+
+WEIGHTS: dict[str, float] = {
+    "bias": -1.5,
+    "kept": 3.0,
+    "kept_before": 0.8,
+    "kept_after": 0.8,
+    "kept_around": 1.0,
+    "in_main": 0.3,
+    "in_article": 0.5,
+    "in_nav": -1.5,
+    "in_footer": -1.5,
+    "in_aside": -0.7,
+    "in_form": -0.7,
+    "in_boilerplate": -1.0,
+    "link_share": -1.0,
+    "sentences": 0.5,
+    "vote_empty": 1.5,
+    "heading_next_kept": 2.0,
+    "image_only": -3.0,
+}
+
+
+def content_probabilities(tree: Tree, drafts: Sequence[Draft], blocks: Sequence[Block]) -> tuple[list[float], float]:
+    """The probability of each block, and the confidence of the whole choice (how decided the blocks are, by words)."""
+    weights = [WEIGHTS.get(name, 0.0) for name in FEATURES]
+    rows = features(tree, drafts, blocks, trafilatura_vote(tree))
+    probabilities = []
+    decided = total = 0.0
+    for row, block in zip(rows, blocks, strict=True):
+        p = 1 / (1 + math.exp(-sum(w * x for w, x in zip(weights, row, strict=True))))
+        probabilities.append(round(p, 4))
+        decided += abs(2 * p - 1) * len(block.text)
+        total += len(block.text)
+    return probabilities, round(decided / total, 4) if total else 0.0
