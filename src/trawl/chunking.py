@@ -51,6 +51,9 @@ _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})")
 _SPACELESS = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
+# Thai and Lao vowels written before or after their consonant; signs that stack the next consonant (Khmer, Myanmar).
+_JOINS_NEXT = "\u0e40\u0e41\u0e42\u0e43\u0e44\u0ec0\u0ec1\u0ec2\u0ec3\u0ec4\u17d2\u1039"
+_JOINS_PREVIOUS = "\u0e30\u0e32\u0e33\u0e45\u0e46\u0eb0\u0eb2\u0eb3\u0ec6"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +202,8 @@ def _short_line(text: str) -> str:
 
 
 def _prose(source: str, block: Block, max_chars: int, kind: ChunkKind, *, opening: str = "") -> Iterator[_Piece]:
-    for i, (start, end) in enumerate(_cut(source, block.start, block.end, max_chars)):
+    slices = (s for s in _cut(source, block.start, block.end, max_chars) if source[slice(*s)].strip())
+    for i, (start, end) in enumerate(slices):
         yield _Piece(start, end, kind, block, opening=opening if i == 0 else "")
 
 
@@ -269,7 +273,7 @@ def _grouped(source: str, lines: Sequence[tuple[int, int]], wanted: int, limit: 
                 groups[-1] = (groups[-1][0], end)
             else:
                 groups.append((start, end))
-    return groups
+    return [g for g in groups if source[slice(*g)].strip()]
 
 
 # Cutting prose
@@ -335,8 +339,10 @@ def _may_break(text: str, at: int) -> bool:
     words on either side (marks stay with their letter)."""
     if text[at - 1].isspace():
         return not text[at].isspace()
-    after = text[at]
-    return bool(_SPACELESS.match(text[at - 1]) and _SPACELESS.match(after)) and (after.isalpha() or after.isnumeric())
+    before, after = text[at - 1], text[at]
+    if not (_SPACELESS.match(before) and _SPACELESS.match(after)) or before in _JOINS_NEXT or after in _JOINS_PREVIOUS:
+        return False
+    return after.isalpha() or after.isnumeric()
 
 
 # Packing
