@@ -33,9 +33,6 @@ CONTENT_PRIOR = 0.5
 HOLLOW_PENALTY = 3.0
 """Taken from a chunk that has nothing to say beyond the words of the question and of the page's headings."""
 
-HOLLOW_TERMS = 3
-"""Different terms of its own that a chunk needs in order not to be hollow."""
-
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
@@ -124,7 +121,7 @@ def rank(
         known = headings.union(asked)
         for j, i in enumerate(positions):
             scores[j] += CONTENT_PRIOR * (chunks[i].content_p - 1)
-            if len(set(passages[i].own) - known) < HOLLOW_TERMS:
+            if known.issuperset(passages[i].own):
                 scores[j] -= HOLLOW_PENALTY
         bm25 = [lexical.bm25[i] for i in positions]
         rows.append(list(zip(scores, bm25, cosines if cosines is not None else nothing, strict=True)))
