@@ -56,12 +56,12 @@ def test_markdown_keeps_the_content_and_drops_the_rest() -> None:
         "## Getting here",
         "### When the flag is red",
         "| Pinder Notch | 410 m |",
-        "* Boots stay in the boot room",
+        "- Boots stay in the boot room",
         "```",
         "curl http://station.hut/now",
         "nearly all of them left hands",
     ):
-        assert kept in markdown.replace("\n- ", "\n* "), kept
+        assert kept in markdown, kept
     for dropped in ("Book a bed", "No tracking", "cheese prize", "Imprint"):
         assert dropped not in markdown, dropped
 
