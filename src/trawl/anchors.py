@@ -27,8 +27,12 @@ EDGE_CHARS = 24
 
 MAX_TERM_CHARS = 120
 
+MIN_CELL_CHARS = 4
+"""A shorter cell (`12`, `yes`) is likely to stand elsewhere too."""
+
 _SPACELESS = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 _CLAUSE = re.compile(r"[^、。，．；：！？「」『』（）《》\s]+")
+_FENCE = re.compile(r"\s*(?:`{3,}|~{3,})")
 _LIST_MARK = re.compile(r"^[ \t>]*(?:[-*+•]|\d{1,9}[.)])[ \t]+")
 
 
@@ -50,26 +54,47 @@ def anchor(url: str, document: Document, chunk: Chunk) -> str:
     bare = f"{base}#{fragment}" if fragment else base
     if not chunk.spans:
         return bare
-    texts = [t for t in (_visible(document, chunk, b) for b in blocks_of(document, chunk)) if t.strip()]
-    directive = _directive(texts)
+    before = _before(document, chunk)
+    texts = [t for t in (_visible(document, chunk, b, before) for b in blocks_of(document, chunk)) if t.strip()]
+    directive = _directive(texts, before)
     return f"{base}#{fragment}:~:{directive}" if directive else bare
 
 
-def _directive(texts: list[str]) -> str:
+def _directive(texts: list[str], before: str) -> str:
     if not texts:
         return ""
-    first, last = texts[0], texts[-1]
+    first, last = _squeezed(texts[0]), _squeezed(texts[-1])
     if len(texts) == 1 and len(first.split()) <= WHOLE_WORDS and len(first) <= MAX_TERM_CHARS and not _glued(first):
-        return f"text={_encoded(' '.join(first.split()))}"
-    start, end = _edge(first), _edge(last, from_end=True)
+        return f"text={_prefix(before, first)}{_encoded(first)}"
+    start, end = _edge(texts[0]), _edge(texts[-1], from_end=True)
     if not start:
         return ""
-    # One after the other in the page, or the browser does not find the range.
-    apart = len(texts) > 1 or len(start) + len(end) < len(" ".join(first.split()))
-    return f"text={_encoded(start)},{_encoded(end)}" if end and apart else f"text={_encoded(start)}"
+    # The end comes after the start in the page, or the browser does not find the range.
+    apart = len(texts) > 1 or len(start) + len(end) < len(first)
+    tail = f",{_encoded(end)}" if end and apart and _squeezed(end) in last else ""
+    return f"text={_prefix(before, start)}{_encoded(start)}{tail}"
 
 
-def _visible(document: Document, chunk: Chunk, block: Block) -> str:
+def _prefix(before: str, start: str) -> str:
+    """The words just before `start`, where a browser would else stop at an earlier place that reads the same."""
+    if start.casefold() not in before.casefold():
+        return ""
+    words = _edge(before[-400:], from_end=True)
+    return f"{_encoded(words)}-," if words else ""
+
+
+def _before(document: Document, chunk: Chunk) -> str:
+    """What a person has read of the page before the chunk begins, white space squeezed."""
+    earlier = [b for b in document.blocks if b.start < chunk.start and not b.hidden]
+    texts = [b.text if b.end <= chunk.start else document.source[b.start : chunk.start] for b in earlier]
+    return _squeezed(" ".join(texts))
+
+
+def _squeezed(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _visible(document: Document, chunk: Chunk, block: Block, before: str) -> str:
     """The words of `block` that belong to `chunk`, without markers: of a table one cell, of a listing one line."""
     pieces = [
         document.source[max(start, block.start) : min(end, block.end)]
@@ -78,15 +103,19 @@ def _visible(document: Document, chunk: Chunk, block: Block) -> str:
     ]
     text = "\n".join(pieces)
     if block.kind == "table":
-        return _first(cell for line in text.split("\n") if line.strip(" |:-") for cell in line.split("|"))
+        cells = (cell for line in text.split("\n") if line.strip(" |:-") for cell in line.split("|"))
+        return _telling(cells, before)
     if block.kind == "code":
-        return _first(line for line in text.split("\n") if not re.match(r"\s*(`{3,}|~{3,})", line))
+        return _telling((line for line in text.split("\n") if not _FENCE.match(line)), before)
     whole = pieces == [document.source[block.start : block.end]]
     return block.text if whole else _LIST_MARK.sub("", text)
 
 
-def _first(pieces: Iterable[str]) -> str:
-    return next((p.strip() for p in pieces if any(c.isalnum() for c in p)), "")
+def _telling(pieces: Iterable[str], before: str) -> str:
+    """The first piece that has words and does not stand earlier in the page; else the first that has words."""
+    worded = [p.strip() for p in pieces if any(c.isalnum() for c in p)]
+    new = (p for p in worded if len(p) >= MIN_CELL_CHARS and _squeezed(p) not in before)
+    return next(new, worded[0] if worded else "")
 
 
 def _glued(text: str) -> bool:
