@@ -33,8 +33,12 @@ class Server:
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
     open_connections: int = 0
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.tasks.append(asyncio.create_task(self._serve(reader, writer)))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self.open_connections += 1
         try:
@@ -70,8 +74,9 @@ async def serve(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncItera
         yield server
     finally:
         listener.close()
-        if hasattr(listener, "close_clients"):
-            listener.close_clients()
+        for task in server.tasks:
+            task.cancel()
+        await asyncio.gather(*server.tasks, return_exceptions=True)
 
 
 def reply(status: str, body: bytes = b"", **headers: str) -> bytes:
