@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from ssl import SSLContext
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
@@ -36,7 +36,6 @@ class LlamaClient:
     """
 
     def __init__(self, base_url: str, api_key: str | None = None, *, ca_file: Path | None = None) -> None:
-        base_url = base_url.rstrip("/")
         try:
             parts = urlsplit(base_url)
             httpx.URL(base_url)
@@ -44,10 +43,11 @@ class LlamaClient:
             raise ModelUnavailable(
                 f"the server's address is not a URL: {error}", hint="Check TRAWL_EMBED_URL."
             ) from None
-        self.base_url = base_url if parts.path else f"{base_url}/v1"
-        self.label = without_secrets(self.base_url)
+        path = parts.path.rstrip("/") or "/v1"
+        self._base = parts._replace(path=path, fragment="")
+        self._root = parts._replace(path=path.removesuffix("/v1"), fragment="")
+        self.label = without_secrets(self._base.geturl())
         """The address, fit for messages."""
-        self._root = self.base_url.removesuffix("/v1")
         headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
         if api_key:
             headers["Authorization"] = f"Bearer {api_key}"
@@ -76,20 +76,20 @@ class LlamaClient:
         dimension: int | None = None,
     ) -> list[list[float]]:
         """One vector for each input (a text or its tokens), in their order; see `protocol.parse_embeddings`."""
-        url = f"{self.base_url}/embeddings"
+        url = _at(self._base, "/embeddings")
         body = protocol.embeddings_body(model, inputs)
         status, reply = await self._ask("POST", url, deadline, protocol.embeddings_reply_limit(len(inputs)), body)
         return protocol.parse_embeddings(status, reply, count=len(inputs), dimension=dimension, url=url)
 
     async def models(self, deadline: Deadline) -> list[ServedModel]:
         """The models it serves, at least one."""
-        url = f"{self.base_url}/models"
+        url = _at(self._base, "/models")
         status, reply = await self._ask("GET", url, deadline, protocol.REPLY_BASE_BYTES)
         return protocol.parse_models(status, reply, url)
 
     async def tokenize(self, text: str, deadline: Deadline) -> list[int]:
         """The tokens of `text` with the special tokens around it (llama-server only)."""
-        url = f"{self._root}/tokenize"
+        url = _at(self._root, "/tokenize")
         # A token has at least one byte of text, and its id and comma up to 8 characters.
         limit = protocol.REPLY_BASE_BYTES + 32 * len(text)
         status, reply = await self._ask("POST", url, deadline, limit, protocol.tokenize_body(text))
@@ -97,7 +97,7 @@ class LlamaClient:
 
     async def healthy(self, deadline: Deadline) -> bool:
         """Whether `/health` says that a model is loaded and ready."""
-        status, _ = await self._ask("GET", f"{self._root}/health", deadline, protocol.REPLY_BASE_BYTES)
+        status, _ = await self._ask("GET", _at(self._root, "/health"), deadline, protocol.REPLY_BASE_BYTES)
         return status == 200
 
     async def _ask(
@@ -112,6 +112,8 @@ class LlamaClient:
         seconds = min(deadline.remaining(), REQUEST_SECONDS)
         if seconds <= 0:
             raise ModelUnavailable("no time is left to ask the model server", url=url, hint="Give a longer timeout.")
+        if self._http.is_closed:
+            raise ModelUnavailable("its client is closed", url=url)
         headers = {"Content-Type": "application/json"} if body is not None else None
         try:
             async with asyncio.timeout(seconds), self._http.stream(method, url, content=body, headers=headers) as reply:
@@ -123,6 +125,11 @@ class LlamaClient:
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError) as error:
             what = "nobody answers" if isinstance(error, httpx.ConnectError) else "the connection broke"
             raise ModelUnavailable(f"{what} ({type(error).__name__})", url=url) from error
+
+
+def _at(base: SplitResult, path: str) -> str:
+    """`base` with `path` appended; a query (some gateways want their key there) stays behind it."""
+    return base._replace(path=base.path + path).geturl()
 
 
 async def _read(reply: httpx.Response, limit: int, url: str) -> bytes:

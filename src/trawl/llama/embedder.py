@@ -61,7 +61,6 @@ class Embedder:
         self._lease = lease
         self._max_tokens = spec.max_tokens
         self._tokenizes = True
-        self._closed = False
 
     def __repr__(self) -> str:
         return f"Embedder({self.model!r} on {self.name}, {self.dimension} dimensions)"
@@ -85,7 +84,6 @@ class Embedder:
 
     async def aclose(self) -> None:
         """Closes connections and gives up the embedded server. May be called again."""
-        self._closed = True
         if self._lease:
             self._lease.release()
         await self._client.aclose()
@@ -93,13 +91,11 @@ class Embedder:
     async def _embed(self, texts: list[str], deadline: Deadline) -> Vectors:
         import numpy as np
 
-        if self._closed:
-            raise ModelUnavailable("the embedder is closed")
         if self._lease:
             self._lease.check()
         vectors = np.empty((len(texts), self.dimension), np.float32)
         done = 0
-        for batch in _batches([clean_text(text) for text in texts]):
+        for batch in _batches([clean_text(text) for text in texts], self._max_tokens):
             for vector in await self._embed_batch(batch, deadline):
                 vectors[done] = _unit(vector)
                 done += 1
@@ -129,7 +125,7 @@ class Embedder:
                 return (await self._request([_cut_by_script(text, limit)], deadline))[0]
             except InputTooLarge:
                 limit //= 2
-        raise ModelReplyInvalid("it finds even a few words too long", url=self._client.base_url)
+        raise ModelReplyInvalid("it finds even a few words too long", url=self._client.label)
 
     async def _request(self, inputs: Sequence[str | list[int]], deadline: Deadline) -> list[list[float]]:
         return await self._client.embed(self._spec.name, inputs, deadline, dimension=self.dimension)
@@ -150,12 +146,12 @@ class Embedder:
         return _cut_by_script(text, limit)
 
 
-def _batches(texts: list[str]) -> Iterator[list[str]]:
-    """Runs of at most `BATCH_INPUTS` texts and about `BATCH_TOKENS` tokens."""
+def _batches(texts: list[str], max_tokens: int) -> Iterator[list[str]]:
+    """Runs of at most `BATCH_INPUTS` texts and about `BATCH_TOKENS` tokens, with each text cut at `max_tokens`."""
     batch: list[str] = []
     size = 0
     for text in texts:
-        tokens = len(text) // 3
+        tokens = min(len(text) // 3, max_tokens)
         if batch and (len(batch) == BATCH_INPUTS or size + tokens > BATCH_TOKENS):
             yield batch
             batch, size = [], 0
@@ -301,6 +297,6 @@ async def _checked(
     cat, kitten, taxes = (_unit(v) for v in await client.embed(spec.name, texts, deadline, dimension=spec.dimension))
     if not cat @ kitten > cat @ taxes:
         raise ModelReplyInvalid(
-            f"{spec.name} is no embedding model: its vectors do not tell texts apart", url=client.base_url
+            f"{spec.name} is no embedding model: its vectors do not tell texts apart", url=client.label
         )
     return Embedder(client, spec, len(cat), name=name, lease=lease)

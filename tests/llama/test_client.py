@@ -1,0 +1,184 @@
+"""The client keeps its limits in time and size, and says what went wrong in one of two errors."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.llama.conftest import NOBODY, reply, vectors
+from trawl.deadline import Deadline
+from trawl.errors import ModelReplyInvalid, ModelUnavailable
+from trawl.llama import protocol
+from trawl.llama.client import LlamaClient
+
+Serving = Callable[..., Any]
+EMBED = "/v1/embeddings"
+
+
+async def embed(url: str, seconds: float = 5, texts: tuple[str, ...] = ("a", "b")) -> list[list[float]]:
+    client = LlamaClient(url)
+    try:
+        return await client.embed("m", texts, Deadline.after(seconds))
+    finally:
+        await client.aclose()
+
+
+async def test_texts_become_vectors_and_the_key_travels_as_a_bearer_token(fake_server: Serving) -> None:
+    async with fake_server({EMBED: lambda body: reply(vectors(body))}) as fake:
+        client = LlamaClient(fake.url, "secret-key")
+        found = await client.embed("m", ["a", "b"], Deadline.after(5))
+        await client.aclose()
+    assert len(found) == 2
+    (path, headers, body) = fake.seen[0]
+    assert path == EMBED
+    assert headers["authorization"] == "Bearer secret-key"
+    assert body["model"] == "m"
+    assert body["input"] == ["a", "b"]
+
+
+async def test_an_address_without_a_path_means_v1(fake_server: Serving) -> None:
+    async with fake_server({EMBED: lambda body: reply(vectors(body))}) as fake:
+        assert len(await embed(fake.url.removesuffix("/v1"))) == 2
+
+
+async def test_nobody_there_is_unavailable_at_once() -> None:
+    began = time.monotonic()
+    with pytest.raises(ModelUnavailable, match="nobody answers"):
+        await embed(NOBODY)
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("url", ["http://", "http://[::1", "http://a:99999/v1", "http://\0/v1", "http://exa mple/v1"])
+async def test_an_impossible_address_is_unavailable(url: str) -> None:
+    with pytest.raises(ModelUnavailable):
+        await embed(url)
+
+
+async def test_no_time_left_is_unavailable_without_asking(fake_server: Serving) -> None:
+    async with fake_server({EMBED: lambda body: reply(vectors(body))}) as fake:
+        with pytest.raises(ModelUnavailable):
+            await embed(fake.url, seconds=0)
+    assert fake.seen == []
+
+
+async def test_silence_ends_with_the_deadline(fake_server: Serving) -> None:
+    async def silent(_: Any) -> bytes:
+        await asyncio.sleep(30)
+        return b""
+
+    async with fake_server({EMBED: silent}) as fake:
+        began = time.monotonic()
+        with pytest.raises(ModelUnavailable, match="no answer within"):
+            await embed(fake.url, seconds=0.3)
+        assert time.monotonic() - began < 2
+
+
+async def test_a_reply_that_drips_ends_with_the_deadline() -> None:
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        try:
+            while True:
+                writer.write(b"{")
+                await writer.drain()
+                await asyncio.sleep(0.02)
+        except ConnectionError:
+            writer.close()
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    began = time.monotonic()
+    with pytest.raises(ModelUnavailable):
+        await embed(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", seconds=0.4)
+    assert time.monotonic() - began < 2
+    server.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"not http at all\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", b"HTTP/1.1 2"],
+    ids=["nothing", "not HTTP", "cut body", "cut head"],
+)
+async def test_a_broken_connection_is_unavailable(fake_server: Serving, answer: bytes) -> None:
+    async def broken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(broken, "127.0.0.1", 0)
+    with pytest.raises(ModelUnavailable):
+        await embed(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
+    server.close()
+
+
+async def test_a_reply_without_end_is_cut_off(fake_server: Serving) -> None:
+    limit = protocol.embeddings_reply_limit(2)
+    async with fake_server({EMBED: lambda _: reply(b" " * (limit + 1))}) as fake:
+        with pytest.raises(ModelReplyInvalid, match="larger"):
+            await embed(fake.url)
+
+
+async def test_a_compressed_reply_is_refused_without_decoding(fake_server: Serving) -> None:
+    bomb = gzip.compress(b" " * 50_000_000)
+    async with fake_server({EMBED: lambda _: reply(bomb, headers="Content-Encoding: gzip\r\n")}) as fake:
+        with pytest.raises(ModelReplyInvalid, match="compressed"):
+            await embed(fake.url)
+
+
+async def test_a_redirect_is_not_followed(fake_server: Serving) -> None:
+    async with (
+        fake_server({EMBED: lambda body: reply(vectors(body))}) as target,
+        fake_server({EMBED: lambda _: reply(b"", 307, f"Location: {target.url}/embeddings\r\n")}) as fake,
+    ):
+        with pytest.raises(ModelReplyInvalid, match="redirect"):
+            await embed(fake.url)
+        assert target.seen == []
+
+
+async def test_proxies_of_the_environment_are_not_asked(fake_server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, NOBODY.removesuffix("/v1"))
+    async with fake_server({EMBED: lambda body: reply(vectors(body))}) as fake:
+        assert len(await embed(fake.url)) == 2
+
+
+async def test_secrets_of_the_address_and_the_key_stay_out_of_messages() -> None:
+    client = LlamaClient("http://user:hunter2@127.0.0.1:9/v1?token=tok3n", "k3y")
+    with pytest.raises(ModelUnavailable) as caught:
+        await client.embed("m", ["a"], Deadline.after(2))
+    await client.aclose()
+    for secret in ("hunter2", "tok3n", "k3y"):
+        assert secret not in str(caught.value) + client.label + repr(client)
+
+
+async def test_a_cancelled_call_closes_its_connection() -> None:
+    closed = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(65536):
+            pass
+        closed.set()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    client = LlamaClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
+    call = asyncio.create_task(client.embed("m", ["a"], Deadline.after(30)))
+    await asyncio.sleep(0.2)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await asyncio.wait_for(closed.wait(), 2)
+    await client.aclose()
+    server.close()
+
+
+async def test_a_closed_client_is_unavailable(fake_server: Serving) -> None:
+    async with fake_server({EMBED: lambda body: reply(vectors(body))}) as fake:
+        client = LlamaClient(fake.url)
+        await client.aclose()
+        with pytest.raises(ModelUnavailable):
+            await client.embed("m", ["a"], Deadline.after(2))
