@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -348,6 +349,31 @@ async def test_names_are_resolved_by_the_system_when_nothing_else_is_given(greet
     assert await read_all(dialer, "LOCALHOST.", greeter) == b"hello"
     with pytest.raises(NetworkError, match="resolve"):
         await dialer.check("http://no-such-name.invalid/")
+
+
+async def test_names_that_hang_hold_neither_the_loops_threads_nor_other_names(
+    greeter: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = socket.getaddrinfo
+    released = threading.Event()
+
+    def hanging(host: bytes, *args: object, **kwargs: object) -> object:
+        if host.startswith(b"slow"):
+            released.wait(5)
+        return real(host, *args, **kwargs)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(socket, "getaddrinfo", hanging)
+    dialer = Dialer(Policy.of(["localhost"]))
+    try:
+        calls = [dialer.dial(f"slow{n}.example.invalid", 80, Deadline.after(0.3)) for n in range(12)]
+        slow = asyncio.gather(*calls, return_exceptions=True)
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(0.2):
+            await asyncio.to_thread(int)
+            assert await read_all(dialer, "localhost", greeter) == b"hello"
+        assert {type(result) for result in await slow} == {DeadlineExceeded}
+    finally:
+        released.set()
 
 
 @pytest.mark.parametrize(

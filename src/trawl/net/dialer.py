@@ -20,7 +20,9 @@ import socket
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, zip_longest
 from typing import Final, TypeVar
 
@@ -49,6 +51,7 @@ CONNECT_SECONDS: Final = 30.0
 ATTEMPT_SECONDS: Final = 3.0
 """Time for one address while others are left: a SYN and its first retransmission (RFC 6298). The last has the rest."""
 MAX_ATTEMPTS: Final = 6
+RESOLVER_THREADS: Final = 16
 
 
 @dataclass(slots=True)
@@ -72,7 +75,7 @@ class Dialer:
     ) -> None:
         self.policy = policy
         self._connect_to = _as_function(connect_to)
-        self._resolver = resolver or system_resolver
+        self._resolver = resolver or SystemResolver()
         self._resolved: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
         self._lookups: dict[str, _Lookup] = {}
 
@@ -205,12 +208,21 @@ class _Backend(httpcore.AsyncNetworkBackend):
         await asyncio.sleep(seconds)
 
 
-async def system_resolver(host: str) -> list[str]:
-    """Addresses as the operating system resolves and orders them (hosts file, DNS, RFC 6724)."""
-    loop = asyncio.get_running_loop()
-    # Bytes, so that Python does not run its older IDNA codec over a name that is ASCII already.
-    found = await loop.getaddrinfo(host.encode("ascii"), None, type=socket.SOCK_STREAM)
-    return [str(sockaddr[0]) for family, *_, sockaddr in found if family in (socket.AF_INET, socket.AF_INET6)]
+class SystemResolver:
+    """Addresses as the operating system resolves and orders them (hosts file, DNS, RFC 6724).
+
+    With threads of its own: a look-up cannot be interrupted, and a page full of names whose servers are silent must not
+    hold the loop's few common threads. They end with this object.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(RESOLVER_THREADS, thread_name_prefix="trawl-resolver")
+
+    async def __call__(self, host: str) -> list[str]:
+        # Bytes, so that Python does not run its older IDNA codec over a name that is ASCII already.
+        look_up = partial(socket.getaddrinfo, host.encode("ascii"), None, type=socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
+        return [str(sockaddr[0]) for family, *_, sockaddr in found if family in (socket.AF_INET, socket.AF_INET6)]
 
 
 def _as_function(connect_to: ConnectTo | None) -> Callable[[str, int], tuple[str, int] | None]:
