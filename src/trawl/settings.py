@@ -37,13 +37,13 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    timeout: float = Field(30.0, gt=0, le=600)
+    timeout: float = Field(default=30.0, gt=0, le=600)
     """Seconds one call may take in all, when the call itself names no timeout."""
     render: Render = "auto"
     """Whether pages are rendered in a browser: `auto`, `always`, `never`."""
-    max_bytes: int = Field(10 * 2**20, gt=0)
+    max_bytes: int = Field(default=10 * 2**20, gt=0)
     """Decoded bytes read of one body; what is beyond is cut and told as `truncated`."""
-    passthrough_max_bytes: int = Field(262_144, gt=0)
+    passthrough_max_bytes: int = Field(default=262_144, gt=0)
     """The same for JSON, XML and feeds."""
     user_agent: str = ""
     """User agent of plain requests and of the browser; empty: that of a current Chromium on this platform."""
@@ -72,6 +72,11 @@ class Settings(BaseModel):
         if value and not value.startswith(("http://", "https://")):
             raise ValueError("must begin with http:// or https://")
         return value.rstrip("/") if value else None
+
+    @field_validator("ca_file", "browser", "cache_dir")
+    @classmethod
+    def _home_expanded(cls, value: Path | None) -> Path | None:
+        return value.expanduser() if value else value
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, config_file: Path | None = None) -> Self:

@@ -1,0 +1,246 @@
+"""The command line: `trawl URL "question"`, `trawl extract FILE`.
+
+Exit codes: 0 pieces were found, 1 nothing relevant or an outcome that is not ok, 2 wrong usage, 3 refused by the guard,
+4 the network failed, 5 an internal error.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trawl.asking import DEFAULT_MAX_TOKENS
+from trawl.errors import UsageError
+from trawl.safety.framing import showable, showable_line
+from trawl.types import PipelineResult, to_dict
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+OK, NOTHING, USAGE, REFUSED, NETWORK, INTERNAL = range(6)
+
+_LARGEST_FILE = 10 * 2**20
+
+
+class _QuestionFirst(typer.core.TyperGroup):
+    """Lets `trawl URL "question"` stand beside the named commands: what is no command is a question."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = {"--help", "--version", "--install-completion", "--show-completion"}
+        if args and args[0] not in self.commands and args[0] not in own:
+            args = ["ask", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_QuestionFirst,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help='Find the pieces of a page that answer a question: trawl URL "question".',
+)
+
+MaxTokens = Annotated[int, typer.Option(help="What the pieces may cost, headings and links included.")]
+MaxPieces = Annotated[int | None, typer.Option("-k", help="At most so many pieces.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")]
+AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Print the pieces as Markdown.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print what was done and how long it took.")]
+ConfigFile = Annotated[Path | None, typer.Option(help="Settings file to read instead of your own.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from trawl import __version__
+
+        typer.echo(f"trawl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = (
+        False
+    ),
+) -> None:
+    pass
+
+
+@app.command("ask")
+def ask(
+    url: Annotated[str, typer.Argument(help="One page; https:// may be left out.")],
+    query: Annotated[str | None, typer.Argument(help="Without a question: the main content, in order.")] = None,
+    k: MaxPieces = None,
+    max_tokens: MaxTokens = DEFAULT_MAX_TOKENS,
+    render: Annotated[str | None, typer.Option(help="Render in a browser: auto, always or never.")] = None,
+    allow_private: Annotated[
+        list[str] | None, typer.Option(metavar="HOST[:PORT]", help="A private host that may be reached; repeatable.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds for the whole call.")] = None,
+    as_json: AsJson = False,
+    as_markdown: AsMarkdown = False,
+    verbose: Verbose = False,
+    config: ConfigFile = None,
+) -> None:
+    """Fetch a page and print the pieces that answer the question."""
+    from trawl.engine import Engine
+
+    _log(verbose)
+    if "://" not in url:
+        url = f"https://{url}"
+    with (
+        _usage_errors(),
+        Engine(_settings(config), allow_private=allow_private or ()) as engine,
+        _progress(f"reading {showable_line(url)}"),
+    ):
+        result = engine.fetch_relevant(url, query, k=k, max_tokens=max_tokens, render=render, timeout=timeout)
+    _finish(result, as_json, as_markdown, verbose)
+
+
+@app.command("extract")
+def extract(
+    file: Annotated[Path, typer.Argument(help="A saved page (HTML, Markdown, PDF, JSON, XML, text); - for stdin.")],
+    url: Annotated[str, typer.Option(help="Where the page came from, for its links.")] = "",
+    query: Annotated[str | None, typer.Option(help="Without a question: the main content, in order.")] = None,
+    content_type: Annotated[str | None, typer.Option(help="Its media type; default: by the file's name.")] = None,
+    k: MaxPieces = None,
+    max_tokens: MaxTokens = DEFAULT_MAX_TOKENS,
+    as_json: AsJson = False,
+    as_markdown: AsMarkdown = False,
+    verbose: Verbose = False,
+    config: ConfigFile = None,
+) -> None:
+    """Do the same for a local file."""
+    from trawl.engine import Engine
+    from trawl.fetchers.sniff import type_of_name
+
+    _log(verbose)
+    with _usage_errors():
+        body = _read(file)
+        with Engine(_settings(config)) as engine:
+            result = engine.extract_relevant(
+                body,
+                query,
+                url=url,
+                content_type=content_type or type_of_name(file.name),
+                k=k,
+                max_tokens=max_tokens,
+            )
+    _finish(result, as_json, as_markdown, verbose)
+
+
+def print_result(result: PipelineResult, *, as_json: bool = False, as_markdown: bool = False) -> None:
+    """Print a result on standard output, fit for a terminal; its error and warnings on standard error."""
+    if as_json:
+        typer.echo(json.dumps(to_dict(result), ensure_ascii=False, indent=2))
+        return
+    for piece in result.chunks:
+        typer.echo(_as_markdown(piece) if as_markdown else _as_text(piece))
+    if result.more:
+        typer.echo("(the page has more: raise --max-tokens)", err=True)
+    for line in ([result.error] if result.error else []) + result.warnings:
+        typer.echo(showable_line(line), err=True)
+
+
+def _as_text(piece: dict[str, Any]) -> str:
+    heading = showable_line(piece["heading"] or "")
+    return (
+        "\n".join(filter(None, [f"[{heading}]" if heading else "", showable(piece["text"]), piece["anchor"], ""]))
+        + "\n"
+    )
+
+
+def _as_markdown(piece: dict[str, Any]) -> str:
+    heading = showable_line(piece["heading"] or "")
+    return (
+        "\n\n".join(filter(None, [f"## {heading}" if heading else "", showable(piece["text"]), f"<{piece['anchor']}>"]))
+        + "\n"
+    )
+
+
+def _finish(result: PipelineResult, as_json: bool, as_markdown: bool, verbose: bool) -> None:
+    print_result(result, as_json=as_json, as_markdown=as_markdown)
+    if verbose:
+        typer.echo(
+            f"{result.outcome} by {result.fetcher_used or '-'}: fetch {result.fetch_ms} ms, "
+            f"chunk {result.chunk_ms} ms, retrieve {result.retrieval_ms} ms, in all {result.total_ms} ms; "
+            f"{len(result.chunks)} of {result.n_chunks_total} pieces, {result.tokens} tokens; "
+            f"{result.retrieval_diagnostics}",
+            err=True,
+        )
+    raise typer.Exit(exit_code(result))
+
+
+def exit_code(result: PipelineResult) -> int:
+    """The exit code that tells a shell script what happened."""
+    if result.outcome == "refused":
+        return REFUSED
+    if result.outcome == "network_error":
+        return INTERNAL if (result.error or "").startswith("internal error") else NETWORK
+    if result.error and result.error.startswith("internal error"):
+        return INTERNAL
+    if result.outcome not in ("ok", "truncated") or not result.chunks:
+        return NOTHING
+    return OK
+
+
+def _read(file: Path) -> bytes:
+    try:
+        if str(file) == "-":
+            body = sys.stdin.buffer.read(_LARGEST_FILE + 1)
+        else:
+            with file.open("rb") as stream:
+                body = stream.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+    if len(body) > _LARGEST_FILE:
+        raise UsageError(f"{file} is larger than {_LARGEST_FILE // 2**20} MB")
+    return body
+
+
+def _settings(config: Path | None) -> Any:
+    from trawl.settings import Settings
+
+    return Settings.from_env(config_file=config)
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Turns a UsageError into a message and exit code 2."""
+    try:
+        yield
+    except UsageError as error:
+        typer.echo(showable_line(str(error)), err=True)
+        raise typer.Exit(USAGE) from error
+
+
+def _progress(what: str) -> AbstractContextManager[object]:
+    """A spinner on standard error when a person is watching."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console
+    from rich.markup import escape
+
+    return Console(stderr=True).status(escape(what))
+
+
+def _log(verbose: bool) -> None:
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs whole URLs, secrets included
+
+
+def main() -> None:
+    """Entry point of the `trawl` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a page may hold what the terminal's encoding does not
+    app()

@@ -1,0 +1,310 @@
+"""One call, top to bottom; nothing flows back.
+
+    url + questions
+      │ fetch      fetchers: guard, HTTP, browser        -> Page (with its outcome)
+      │ read       extraction: bytes to blocks           -> Document
+      │ chunk      chunking                              -> Chunks
+      │ retrieve   BM25, prefilter, embeddings, fusion   -> Ranked, best first
+      │ pack       as many as the budget holds           -> pieces and the rest
+      ▼
+    PipelineResult
+
+What the web or a model server does ends here as a field of the result; only `UsageError` passes through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from trawl.anchors import anchor
+from trawl.asking import Ask
+from trawl.chunking import chunk_document
+from trawl.deadline import Deadline
+from trawl.errors import DeadlineExceeded, ModelError, TrawlError, UsageError, without_secrets
+from trawl.extraction.reader import read_document
+from trawl.retrieval.choose import pack
+from trawl.retrieval.rank import Ranked, in_order, passage_text, prefilter, rank
+from trawl.retrieval.tokens import estimate_tokens
+from trawl.types import Chunk, Document, Outcome, Page, PipelineResult
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from trawl.llama.embedder import Embedder
+
+log = logging.getLogger(__name__)
+
+_CONTENT_OUTCOMES: frozenset[Outcome] = frozenset({"ok", "truncated", "paywall", "js_shell"})
+"""Outcomes whose text is part of what was asked for. The text of a challenge or login page is not: it is withheld."""
+
+_AFTER_EMBEDDING = 0.5
+"""Seconds kept back from the embedder, so that a slow one leaves time to answer lexically."""
+
+
+class Stages(Protocol):
+    """What the pipeline needs from the engine that runs it."""
+
+    chunk_budget: int
+
+    async def embedder(self, deadline: Deadline) -> tuple[Embedder | None, str]:
+        """The embedder and how it was chosen; None and the reason when ranking must stay lexical."""
+
+    async def embedder_failed(self, embedder: Embedder) -> None:
+        """Told when a call to it failed, so that the next call may choose again."""
+
+    def keep(self, remainder: Remainder) -> str:
+        """Keeps what did not fit into the budget, for `Engine.more`; returns its handle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """The pieces after those returned, in order, and what is needed to return them."""
+
+    result: PipelineResult
+    document: Document
+    ranked: tuple[Ranked, ...]
+    ask: Ask
+
+
+async def answer(
+    url: str, ask: Ask, fetch: Callable[[], Awaitable[Page]], stages: Stages, deadline: Deadline
+) -> PipelineResult:
+    """Run the whole flow for the page that `fetch` brings. Never raises but for cancellation and `UsageError`."""
+    started = time.perf_counter()
+    result = PipelineResult(url=url, query=ask.query)
+    # The model may have to start: let it, while the page is on its way.
+    warm = asyncio.create_task(stages.embedder(deadline)) if ask.questions else None
+    try:
+        page = await fetch()
+        _tell_page(result, page)
+        if page.outcome in _CONTENT_OUTCOMES:
+            document = await read_document(
+                page.body,
+                url=page.final_url,
+                content_type=page.content_type,
+                charset=page.charset,
+                deadline=deadline,
+            )
+            _tell_document(result, page, document)
+            await _retrieve(result, document, ask, stages, warm, deadline)
+    except UsageError:
+        raise
+    except TrawlError as error:
+        _tell_error(result, error)
+    except Exception as error:
+        # A fault of ours must not take an agent down with it: it is told, and logged with its trace.
+        log.exception("internal error on %s", without_secrets(url))
+        result.error = f"internal error ({type(error).__name__}); the log has the details"
+        result.path = "error"
+    finally:
+        if warm is not None and not warm.done():
+            warm.cancel()
+    result.total_ms = _ms_since(started)
+    return result
+
+
+def next_pieces(remainder: Remainder, max_tokens: int, stages: Stages) -> PipelineResult:
+    """The pieces after those returned before, without a new fetch."""
+    started = time.perf_counter()
+    before = remainder.result
+    result = PipelineResult(
+        url=before.url,
+        query=before.query,
+        fetcher_used=before.fetcher_used,
+        page_chars=before.page_chars,
+        n_chunks_total=before.n_chunks_total,
+        path=before.path,
+        content_type=before.content_type,
+        truncated=before.truncated,
+        page_title=before.page_title,
+        cache_hit=True,
+        final_url=before.final_url,
+        status=before.status,
+        outcome=before.outcome,
+        evidence=before.evidence,
+        fetched_at=before.fetched_at,
+        document_id=before.document_id,
+    )
+    ask = Ask(remainder.ask.questions, remainder.ask.k, max_tokens)
+    _pack(result, remainder.document, remainder.ranked, ask, stages)
+    result.total_ms = _ms_since(started)
+    return result
+
+
+async def _retrieve(
+    result: PipelineResult,
+    document: Document,
+    ask: Ask,
+    stages: Stages,
+    warm: asyncio.Task[tuple[Embedder | None, str]] | None,
+    deadline: Deadline,
+) -> None:
+    started = time.perf_counter()
+    chunks = await asyncio.to_thread(chunk_document, document)
+    result.chunk_ms = _ms_since(started)
+    result.n_chunks_total = len(chunks)
+    if not chunks:
+        result.warnings.append("the page holds no text to search")
+        return
+
+    started = time.perf_counter()
+    if warm is None:
+        ranked = in_order(chunks)
+        result.retrieval_diagnostics = {"mode": "reading_order"}
+    else:
+        candidates = await asyncio.to_thread(prefilter, chunks, ask.questions, stages.chunk_budget)
+        similarities = await _similarities(result, chunks, candidates, document, ask, stages, warm, deadline)
+        ranked = await asyncio.to_thread(rank, chunks, ask.questions, candidates=candidates, similarities=similarities)
+        if ask.use_hyde:
+            result.warnings.append("use_hyde has no effect: no utility model is connected")
+    _pack(result, document, ranked, ask, stages)
+    result.retrieval_ms = _ms_since(started)
+
+
+async def _similarities(
+    result: PipelineResult,
+    chunks: Sequence[Chunk],
+    candidates: Sequence[int],
+    document: Document,
+    ask: Ask,
+    stages: Stages,
+    warm: asyncio.Task[tuple[Embedder | None, str]],
+    deadline: Deadline,
+) -> np.ndarray | None:
+    """Cosine of every question with every candidate, shape (questions, candidates); None: rank by words alone."""
+    embedder: Embedder | None = None
+    try:
+        embedder, reason = await warm
+        if embedder is None:
+            _tell_lexical(result, reason)
+            return None
+        within = Deadline(deadline.at - _AFTER_EMBEDDING)
+        passages = [passage_text(chunks[i], document.title) for i in candidates]
+        questions, vectors = await asyncio.gather(
+            embedder.embed_queries(list(ask.questions), within), embedder.embed_passages(passages, within)
+        )
+    except (ModelError, DeadlineExceeded) as error:
+        if embedder is not None:
+            await stages.embedder_failed(embedder)
+        _tell_lexical(result, str(error))
+        return None
+    result.n_chunks_embedded = len(candidates)
+    result.embed_cache_misses = len(candidates)
+    result.retrieval_diagnostics = {"mode": "hybrid", "backend": embedder.name, "model": embedder.model}
+    similarities: np.ndarray = questions @ vectors.T
+    return similarities
+
+
+def _tell_lexical(result: PipelineResult, reason: str) -> None:
+    result.retrieval_diagnostics = {"mode": "bm25_fallback"}
+    result.warnings.append(f"embeddings unavailable, using lexical ranking: {reason}")
+
+
+def _pack(result: PipelineResult, document: Document, ranked: Sequence[Ranked], ask: Ask, stages: Stages) -> None:
+    """Fill the budget, best first (or in reading order when there was no question), and keep the rest."""
+
+    def cost(chunk: Chunk) -> int:
+        return piece_tokens(chunk, anchor(result.final_url, document, chunk))
+
+    chosen = pack(ranked, ask.max_tokens, ask.k, cost=cost, skip_larger=bool(ask.questions))
+    result.chunks = [_piece(r, anchor(result.final_url, document, r.chunk)) for r in chosen]
+    result.tokens = sum(int(c["tokens"]) for c in result.chunks)
+    returned = {r.chunk.index for r in chosen}
+    rest = tuple(r for r in ranked if r.chunk.index not in returned)
+    if rest:
+        result.more = stages.keep(Remainder(result, document, rest, ask))
+
+
+_POSITION_TOKENS = 22
+"""Tokens of the score and the two offsets that go with a piece, keys included."""
+
+
+def piece_tokens(chunk: Chunk, link: str) -> int:
+    """Tokens one piece costs whoever reads it as JSON: text, heading, the link's fragment, and what is around them."""
+    shown = {"heading": " > ".join(chunk.heading_path), "text": chunk.text, "link": "#" + link.partition("#")[2]}
+    return estimate_tokens(json.dumps(shown, ensure_ascii=False)) + _POSITION_TOKENS
+
+
+def _piece(ranked: Ranked, link: str) -> dict[str, Any]:
+    chunk = ranked.chunk
+    return {
+        "text": chunk.text,
+        "heading": " > ".join(chunk.heading_path),
+        "heading_path": list(chunk.heading_path),
+        "kind": chunk.kind,
+        "score": ranked.score,
+        "char_count": len(chunk.text),
+        "chunk_index": chunk.index,
+        "spans": [list(span) for span in chunk.spans],
+        "start": chunk.start,
+        "end": chunk.end,
+        "tokens": piece_tokens(chunk, link),
+        "anchor": link,
+        "content_p": round(chunk.content_p, 3),
+    }
+
+
+_FETCHER_NAMES = {"http": "http+trafilatura", "browser": "playwright+trafilatura", "local": "local+trafilatura"}
+"""`fetcher_used` says who fetched an HTML page and that Trafilatura voted on it; other types go by their own name."""
+
+
+def _tell_page(result: PipelineResult, page: Page) -> None:
+    result.final_url = page.final_url
+    result.status = page.status
+    result.outcome = page.outcome
+    result.evidence = page.evidence
+    result.content_type = page.content_type
+    result.truncated = page.truncated
+    result.fetched_at = page.fetched_at
+    result.fetch_ms = page.fetch_ms
+    result.fetcher_used = _FETCHER_NAMES.get(page.via, page.via)
+    result.page_title = page.title
+    result.warnings += page.warnings
+    if page.via == "passthrough":
+        result.path = "raw_passthrough"
+    if page.outcome not in ("ok", "truncated"):
+        result.error = _SENTENCES[page.outcome].format(status=page.status) + (
+            f" ({page.evidence})" if page.evidence else ""
+        )
+
+
+_SENTENCES: dict[Outcome, str] = {
+    "blocked": "the site answered with a bot check instead of the page",
+    "login": "the page asks for a login",
+    "consent": "the page shows a consent form instead of its content",
+    "paywall": "only the free part of a paid page can be read",
+    "js_shell": "the page builds its text by script and was not rendered",
+    "soft_404": "the site says the page does not exist, although it answered with status {status}",
+    "http_error": "the server answered with status {status}",
+    "empty": "the page holds no text",
+    "unsupported": "trawl does not read this type of content",
+    "refused": "the URL is not allowed",
+    "network_error": "the page could not be fetched",
+}
+
+
+def _tell_document(result: PipelineResult, page: Page, document: Document) -> None:
+    result.document_id = document.document_id
+    result.page_chars = len(document.source)
+    result.page_title = page.title or document.title
+    result.warnings += document.warnings
+    if not document.source.strip() and result.outcome == "ok":
+        result.outcome = "empty"
+        result.error = _SENTENCES["empty"]
+
+
+def _tell_error(result: PipelineResult, error: TrawlError) -> None:
+    result.error = str(error)
+    result.outcome = error.outcome
+    result.path = "error"
+    result.final_url = result.final_url or without_secrets(result.url)
+
+
+def _ms_since(started: float) -> int:
+    return round((time.perf_counter() - started) * 1000)

@@ -1,0 +1,1 @@
+"""trawl as an MCP server: one tool, `fetch_page`, over standard input and output."""
