@@ -4,8 +4,9 @@
                                      [--max-chars N] [--chunk-budget N] [--k adaptive] [--limit N] [--misses]
                                      [--json OUT]
 
-A line of QA.jsonl has `query`, `answers`, `all`, and `page` (DIR/page.html[.gz]) or `file` (DIR/file). An answer counts
-as found when it stands in the heading paths and texts of the pieces that fit the budget, case and white space aside.
+A line of QA.jsonl has `query`, `answers`, `all`, and `page` (DIR/page.html[.gz]) or `file` (DIR/file, with its
+`content_type`). An answer counts as found when it stands in the heading paths and texts of the pieces that fit the
+budget, case and white space aside.
 URL is the base of an OpenAI-compatible embeddings server, such as http://127.0.0.1:8081/v1.
 
 Peers in the same run: BM25 over the text Trafilatura keeps, in pieces of equal size; the beginning of the whole page.
@@ -29,7 +30,8 @@ import httpx
 import numpy as np
 
 from trawl.chunking import MAX_CHARS, chunk_document
-from trawl.extraction.html import html_document
+from trawl.errors import ExtractionError, FetchError
+from trawl.extraction.reader import read_document_sync
 from trawl.retrieval.bm25 import bm25_scores
 from trawl.retrieval.choose import adaptive_k, chunk_cost, pack
 from trawl.retrieval.rank import Ranked, in_order, passage_text, prefilter, rank
@@ -81,7 +83,7 @@ class Backend:
 def main() -> None:
     options = _options()
     questions = [json.loads(line) for line in options.qa.read_text(encoding="utf-8").splitlines() if line.strip()]
-    questions = [q for q in questions if _page_file(q, options.html).suffix != ".pdf"][: options.limit]
+    questions = questions[: options.limit]
     budgets = [int(b) for b in options.budgets.split(",")]
     backend = None
     if options.backend != "lexical":
@@ -146,7 +148,7 @@ def _pages(questions: Sequence[dict[str, Any]], options: argparse.Namespace) -> 
             continue
         body = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         started = time.perf_counter()
-        document = html_document(body, url=question["url"])
+        document = _read(body, question)
         chunks = chunk_document(document, max_chars=options.max_chars)
         seconds.append(time.perf_counter() - started)
         pages[path] = Saved(document, chunks, _fixed(body, options.max_chars))
@@ -155,10 +157,22 @@ def _pages(questions: Sequence[dict[str, Any]], options: argparse.Namespace) -> 
     return pages
 
 
+def _read(body: bytes, question: dict[str, Any]) -> Document:
+    media_type, _, parameters = question.get("content_type", "text/html").partition(";")
+    charset = re.search(r"charset=[\"']?([\w-]+)", parameters)
+    try:
+        return read_document_sync(
+            body, url=question["url"], content_type=media_type.strip().lower(), charset=charset and charset[1]
+        )
+    except (ExtractionError, FetchError) as error:
+        print(f"not read: {question.get('file') or question.get('page')}: {error}")
+        return Document("", ())
+
+
 def _fixed(body: bytes, max_chars: int) -> list[Chunk]:
     import trafilatura
 
-    text = trafilatura.extract(body, favor_recall=True, include_tables=True) or ""
+    text = (trafilatura.extract(body, favor_recall=True, include_tables=True) if b"<" in body[:1000] else "") or ""
     pieces: list[Chunk] = []
     start = 0
     for match in re.finditer(r"\s+|$", text):

@@ -24,7 +24,7 @@ __all__ = ["Ranked", "in_order", "passage_text", "prefilter", "rank"]
 GRAM_WEIGHT = 0.4
 """Weight of the character runs against the whole words in the lexical score."""
 
-NEIGHBOUR_WEIGHT = 0.25
+NEIGHBOUR_WEIGHT = 0.3
 """What the passages before and after add to a passage: an answer often stands beside the words of its question."""
 
 CONTENT_PRIOR = 0.5
