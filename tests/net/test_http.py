@@ -588,7 +588,8 @@ async def test_what_is_not_http_is_a_network_error(raw: bytes) -> None:
     async with serve(always(raw, close=True)) as server:
         with pytest.raises(NetworkError) as caught:
             await fetch(server, SITE + "?secret=1")
-        assert server.connections <= 2
+        # Only a connection that died without an answer is tried again.
+        assert server.connections == (2 if raw in (b"", b"HTTP/1.1 200") else 1)
     assert caught.value.url == SITE + "?…"
     assert "SSH" not in str(caught.value)
 
