@@ -1,0 +1,684 @@
+"""Pages rendered in Chromium, one context per page, through the engine's own proxy and no other way.
+
+    render(url)
+      │ guard             the URL is refused before Chromium hears of it
+      │ Chromium          started when first needed, replaced when it dies, stopped when idle
+      │ lease + context   credentials, deadline and byte budget of this page alone; closed in any case
+      │ goto              once, until the answer is there
+      │ settle            until the text stands still, at most a few seconds
+      ▼
+    Rendered              the DOM as HTML, cut at the size limit
+
+What is read from the page is read in an isolated world, where the page's scripts cannot replace what we call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from trawl.deadline import Deadline
+from trawl.errors import (
+    BrowserError,
+    DeadlineExceeded,
+    EngineError,
+    GuardRefused,
+    NetworkError,
+    TooManyRedirects,
+    TrawlError,
+)
+from trawl.net.chromium import find_browser, launch_options, no_browser, platform_of
+from trawl.net.guard import Target, check_url
+from trawl.net.proxy import MARKER_HEADER, BrowserProxy, Lease
+from trawl.settings import Settings
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser as PlaywrightBrowser
+    from playwright.async_api import (
+        BrowserContext,
+        CDPSession,
+        Page,
+        Playwright,
+        Request,
+        Response,
+        Route,
+    )
+
+    from trawl.net.dialer import Dialer
+
+__all__ = ["Browser", "Rendered", "find_browser"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_PAGES: Final = 4
+"""Pages rendered at once: a renderer takes 100 to 300 MB and most of a core while it loads."""
+IDLE_SECONDS: Final = 60.0
+"""After so long without use Chromium is stopped: it starts again in half a second and holds some 200 MB meanwhile."""
+LAUNCH_SECONDS: Final = 30.0
+CLOSE_SECONDS: Final = 5.0
+"""Time for a context or the browser to close; it takes some 20 ms, so after this it hangs."""
+WIRE_FACTOR: Final = 4
+"""Bytes on the wire for one page, as a multiple of the bytes its HTML may have: scripts and data come on top of it."""
+VIEWPORT: Final = {"width": 1280, "height": 900}
+BLOCKED_RESOURCES: Final = frozenset({"image", "font", "media"})
+"""Not loaded: they hold no text, and make up most of a page's bytes."""
+
+# The wait for content. Poll, length and count are those of the older system (contracts A.9), and worked there.
+POLL_SECONDS: Final = 0.15
+MIN_TEXT: Final = 100
+STABLE_POLLS: Final = 4
+CEILING_SECONDS: Final = 5.0
+NETWORK_IDLE_SECONDS: Final = 3.0
+"""How long running requests hold up a page whose text stands still, at most half of the time left."""
+QUIET_SECONDS: Final = 0.5
+"""Without a running request for so long, the network is idle (Playwright's definition)."""
+STABLE_POLLS_SHORT: Final = 14
+"""For short pages with scripts, some 2 s: "Loading…" is short too, and a timer shows in no list of requests."""
+CAPTURE_SECONDS: Final = 1.0
+"""Kept back of the deadline to read the page with; a page of 10 MB takes about 0.3 s."""
+STUCK_SECONDS: Final = 2.0
+"""A page that does not answer for so long is in an endless script, which is then stopped."""
+
+WORLD: Final = "reader"
+
+# Elements named `body` or `documentElement` shadow the properties of `document`, hence the getters of the prototypes.
+# `innerText` lays the page out, which takes seconds for very long ones: their length alone is enough.
+_PRELUDE: Final = """
+const read = (type, name, from) => Object.getOwnPropertyDescriptor(type.prototype, name).get.call(from);
+const body = read(Document, 'body', document), root = read(Document, 'documentElement', document);
+"""
+_MEASURE: Final = f"""(() => {{ {_PRELUDE}
+const all = body ? read(Node, 'textContent', body).length : 0;
+const text = body instanceof HTMLElement && all < 1e6 ? read(HTMLElement, 'innerText', body).trim().length : all;
+return [read(Document, 'readyState', document) !== 'loading', text,
+        Document.prototype.getElementsByTagName.call(document, '*').length,
+        read(Document, 'scripts', document).length];
+}})()"""
+_CAPTURE: Final = """((limit) => {{ {prelude}
+const type = read(Document, 'doctype', document);
+const html = (type ? `<!DOCTYPE ${{type.name}}>\\n` : '') + (root ? read(Element, 'outerHTML', root) : '');
+return [html.slice(0, limit), html.length > limit];
+}})({limit})"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A page as its scripts left it."""
+
+    url: str
+    """As asked for."""
+    final_url: str
+    """After redirects and navigation by script."""
+    status: int
+    """Of the document shown last; 0 when it came from no server (`about:blank`)."""
+    headers: Mapping[str, str]
+    """Its response headers, names in lower case."""
+    content_type: str
+    """Its media type in lower case, without parameters; empty if not sent."""
+    html: str
+    settled: bool
+    """The text stood still; False when time or bytes ran out first."""
+    ready_ms: int
+    """From the start of navigation until the content was ready or the wait was given up."""
+    refused: tuple[str, ...] = ()
+    """What the page asked for and the guard refused, one line each: URL without secrets, reason."""
+    truncated: bool = False
+    """The HTML or the page's traffic reached its limit."""
+
+
+class Browser:
+    """Renders pages under one dialer's policy. It belongs to the event loop of its first `render`.
+
+    Args:
+        dialer: what the proxy asks and connects through.
+        settings: `browser`, `user_agent`, `accept_language`, `ca_file`.
+    """
+
+    def __init__(self, dialer: Dialer, settings: Settings) -> None:
+        self._dialer = dialer
+        self._settings = settings
+        self._slots = asyncio.Semaphore(MAX_PAGES)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._start: asyncio.Task[_Chromium] | None = None
+        self._background: set[asyncio.Task[Any]] = set()
+        self._rendering = 0
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def render(self, url: str, *, deadline: Deadline, max_bytes: int) -> Rendered:
+        """Load `url`, let its scripts run, and read the page.
+
+        Args:
+            max_bytes: of the HTML; `WIRE_FACTOR` times as much may pass over the wire.
+
+        Raises:
+            GuardRefused: the URL, a redirect, or where a script led the page, is not allowed.
+            NetworkError: the page could not be loaded, or loading it took too many bytes.
+            DeadlineExceeded: nothing was there in time.
+            TooManyRedirects: Chromium gave up following them.
+            BrowserError: there is no browser, it failed twice, or the URL leads to a download.
+            EngineError: closed, or called from another event loop.
+        """
+        self._check_usable()
+        target = await self._dialer.check(url, deadline=deadline)
+        async with self._slot(deadline, target):
+            failure: Exception | None = None
+            for _ in range(2):
+                chromium = await self._chromium(deadline, target)
+                try:
+                    return await self._render(chromium, url, target, deadline, max_bytes)
+                except _BrokenBrowser as error:
+                    failure = error
+                    # A crashed page leaves the browser, and the other pages in it, alone.
+                    if not isinstance(error, _CrashedPage):
+                        self._discard(chromium)
+                    self._check_usable()
+                    log.info("the browser failed, the page is tried again: %s", error)
+            raise BrowserError(f"the browser failed twice on this page: {failure}", url=url) from failure
+
+    async def aclose(self) -> None:
+        """Stop Chromium and wait until it is gone. Pages being rendered fail. Harmless when called twice."""
+        self._closed = True
+        self._stop_idle_timer()
+        self._retire()
+        while self._background:
+            await asyncio.wait(set(self._background))
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise EngineError("the browser is closed")
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise EngineError(
+                "the browser belongs to another event loop", hint="Use one engine per event loop and process."
+            )
+
+    @contextlib.asynccontextmanager
+    async def _slot(self, deadline: Deadline, target: Target) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(deadline.check("waiting for the browser", target.url)):
+                await self._slots.acquire()
+        except TimeoutError as error:
+            raise DeadlineExceeded("time is up while waiting for a free page of the browser", url=target.url) from error
+        self._rendering += 1
+        self._stop_idle_timer()
+        try:
+            self._check_usable()
+            yield
+        finally:
+            self._slots.release()
+            self._rendering -= 1
+            if not self._rendering and not self._closed:
+                self._idle_timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._retire)
+
+    def _stop_idle_timer(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+    async def _chromium(self, deadline: Deadline, target: Target) -> _Chromium:
+        """The running browser, started if need be. Starting is shared: one caller's end must not spoil it for all."""
+        if self._start is not None and self._start.done() and not _is_usable(self._start):
+            self._retire()
+        if self._start is None:
+            self._start = self._keep(_Chromium.launch(self._dialer, self._settings))
+        start = self._start
+        try:
+            async with asyncio.timeout(deadline.check("starting the browser", target.url)):
+                return await asyncio.shield(start)
+        except TimeoutError as error:
+            raise DeadlineExceeded("time is up while starting the browser", url=target.url) from error
+
+    def _discard(self, chromium: _Chromium) -> None:
+        """Let `chromium` go, unless that has been done."""
+        start = self._start
+        if start is not None and start.done() and (not _is_usable(start) or start.result() is chromium):
+            self._retire()
+
+    def _retire(self) -> None:
+        """Let the running or starting browser go; closing it goes on in the background."""
+        start, self._start = self._start, None
+        if start is not None:
+            self._keep(_close_started(start))
+
+    def _keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run `work` whoever is cancelled; `aclose` waits for it."""
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        # Seen here, whoever waits for it: nobody may.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
+
+    async def _render(
+        self, chromium: _Chromium, url: str, target: Target, deadline: Deadline, max_bytes: int
+    ) -> Rendered:
+        from playwright.async_api import Error as PlaywrightError
+
+        with chromium.proxy.lease(deadline, max_bytes * WIRE_FACTOR) as lease:
+            try:
+                context = await self._owned(chromium.new_context(lease), lambda made: self._close(chromium, made))
+            except PlaywrightError as error:
+                raise _BrokenBrowser(_first_line(error)) from error
+            try:
+                return await _Visit(chromium, context, lease, target, deadline, max_bytes).run(url)
+            except PlaywrightError as error:
+                if deadline.remaining() <= 0:
+                    raise DeadlineExceeded("time is up while rendering", url=url) from error
+                raise _BrokenBrowser(_first_line(error)) from error
+            finally:
+                await asyncio.shield(self._keep(self._close(chromium, context)))
+
+    async def _owned(self, making: Coroutine[Any, Any, T], discard: Callable[[T], Awaitable[None]]) -> T:
+        """The result of `making`; if we are cancelled meanwhile, it is discarded as soon as it is there."""
+        task = self._keep(making)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+
+            async def discard_when_made() -> None:
+                with contextlib.suppress(Exception):
+                    await discard(await task)
+
+            self._keep(discard_when_made())
+            raise
+
+    async def _close(self, chromium: _Chromium, context: BrowserContext) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await context.close()
+        except TimeoutError:
+            log.warning("the browser does not close a page and is replaced")
+            self._discard(chromium)
+        except Exception as error:  # it is gone with its browser
+            log.debug("closing a page: %s", _first_line(error))
+
+
+class _BrokenBrowser(Exception):
+    """The browser, not the page, failed: worth one more try with a new one."""
+
+
+class _CrashedPage(_BrokenBrowser):
+    """Only the process of this page ended."""
+
+
+@dataclass(eq=False)
+class _Chromium:
+    """A running Chromium with the Playwright driver that steers it and the proxy it goes through."""
+
+    driver: Playwright
+    browser: PlaywrightBrowser
+    proxy: BrowserProxy
+    user_agent: str
+    locale: str
+    stealth: Any
+    closing: bool = False
+
+    @classmethod
+    async def launch(cls, dialer: Dialer, settings: Settings) -> _Chromium:
+        """Raises: BrowserError when there is none or it does not start."""
+        from playwright.async_api import Error as PlaywrightError
+        from playwright.async_api import async_playwright
+        from playwright_stealth import Stealth
+
+        executable = await asyncio.to_thread(find_browser, settings)
+        if executable is None:
+            raise no_browser(settings)
+        proxy = BrowserProxy(dialer)
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(proxy.aclose)
+            await proxy.start()
+            options = launch_options(settings, executable, proxy.deny_server)
+            try:
+                driver = await async_playwright().start()
+                undo.push_async_callback(driver.stop)
+                browser = await driver.chromium.launch(timeout=LAUNCH_SECONDS * 1000, **options)
+                undo.push_async_callback(browser.close)
+                user_agent = settings.user_agent or await _own_user_agent(browser)
+            except (PlaywrightError, OSError) as error:
+                raise BrowserError(
+                    f"Chromium ({executable}) did not start: {_first_line(error)}",
+                    hint='Run it by hand with --headless to see why, or use render="never".',
+                ) from error
+            undo.pop_all()
+        locale = settings.accept_language.split(",")[0].split(";")[0].strip() or "en-US"
+        stealth = Stealth(
+            navigator_platform_override=platform_of(user_agent),
+            navigator_languages_override=tuple(dict.fromkeys((locale, locale.split("-")[0]))),
+        )
+        return cls(driver, browser, proxy, user_agent, locale, stealth)
+
+    def is_alive(self) -> bool:
+        return self.browser.is_connected() and not self.closing
+
+    async def new_context(self, lease: Lease) -> BrowserContext:
+        context = await self.browser.new_context(
+            proxy={
+                "server": self.proxy.server,
+                "bypass": "<-loopback>",
+                "username": lease.username,
+                "password": lease.password,
+            },
+            service_workers="block",
+            accept_downloads=False,
+            user_agent=self.user_agent,
+            locale=self.locale,
+            viewport={"width": VIEWPORT["width"], "height": VIEWPORT["height"]},
+        )
+        await self.stealth.apply_stealth_async(context)
+        await context.route("**/*", _text_only)
+        return context
+
+    async def close(self) -> None:
+        """Stop everything, by force where asking does not help."""
+        self.closing = True
+        await self.proxy.aclose()
+        for stop in (self.browser.close, self.driver.stop):
+            try:
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await stop()
+            except Exception as error:  # the next step is stronger: stopping the driver kills what it started
+                log.debug("stopping the browser: %s", _first_line(error))
+
+
+def _is_usable(start: asyncio.Task[_Chromium]) -> bool:
+    """Whether a finished start led to a browser that still runs."""
+    return not start.cancelled() and start.exception() is None and start.result().is_alive()
+
+
+async def _close_started(start: asyncio.Task[_Chromium]) -> None:
+    with contextlib.suppress(TrawlError):
+        await (await start).close()
+
+
+async def _own_user_agent(browser: PlaywrightBrowser) -> str:
+    session = await browser.new_browser_cdp_session()
+    try:
+        version = await session.send("Browser.getVersion")
+    finally:
+        await session.detach()
+    return str(version["userAgent"]).replace("HeadlessChrome", "Chrome")
+
+
+async def _text_only(route: Route) -> None:
+    from playwright.async_api import Error as PlaywrightError
+
+    # The page may be gone by the time its request is looked at.
+    with contextlib.suppress(PlaywrightError):
+        if route.request.resource_type in BLOCKED_RESOURCES:
+            await route.abort()
+        else:
+            await route.continue_()
+
+
+@dataclass(frozen=True, slots=True)
+class _Measure:
+    """The page at one moment."""
+
+    parsed: bool
+    text: int
+    elements: int
+    scripts: int
+
+
+@dataclass
+class _Settling:
+    """Decides when a page's content is ready. Pure: one `_Measure` and the network's state at a time.
+
+    Enough text that stands still is ready; while requests run, only after `idle_budget` seconds. A short page may be
+    one that is still empty: without scripts it is what it is, with scripts it gets longer, and a blank one with scripts
+    is never ready, it uses up the ceiling.
+    """
+
+    idle_budget: float
+    stable_text: int = 0
+    stable_dom: int = 0
+    last: _Measure | None = None
+
+    def ready(self, now: _Measure, *, quiet: bool, elapsed: float) -> bool:
+        before, self.last = self.last, now
+        same_text = before is not None and before.text == now.text
+        self.stable_text = self.stable_text + 1 if same_text else 0
+        self.stable_dom = self.stable_dom + 1 if same_text and before == now else 0
+        if now.text > MIN_TEXT:
+            return self.stable_text >= STABLE_POLLS and (quiet or elapsed >= self.idle_budget)
+        if not quiet:
+            return False
+        if now.scripts:
+            return now.text > 0 and self.stable_dom >= STABLE_POLLS_SHORT
+        return self.stable_dom >= STABLE_POLLS
+
+
+@dataclass(eq=False)
+class _Visit:
+    """One page in its context, from navigation to HTML."""
+
+    chromium: _Chromium
+    context: BrowserContext
+    lease: Lease
+    target: Target
+    deadline: Deadline
+    max_bytes: int
+    navigating: str = ""
+    """URL of the main frame's last navigation."""
+    document: Response | None = None
+    lost: str = ""
+    """Why the main frame's last navigation failed, in Chromium's words; empty when it did not."""
+    crashed: bool = False
+    in_flight: set[Request] = field(default_factory=set)
+    last_traffic: float = 0.0
+
+    async def run(self, url: str) -> Rendered:
+        page = await self.context.new_page()
+        session = await self.context.new_cdp_session(page)
+        self._watch(page)
+        started = time.monotonic()
+        await self._navigate(page)
+        self._raise_if_lost(page)
+        settled = await self._settle(page, session)
+        ready_ms = round((time.monotonic() - started) * 1000)
+        self._raise_if_broken("the browser ended")
+        self._raise_if_lost(page)
+        html, cut = await self._capture(page, session)
+        headers = await self._headers()
+        return Rendered(
+            url=url,
+            final_url=page.url,
+            status=self.document.status if self.document else 0,
+            headers=headers,
+            content_type=headers.get("content-type", "").partition(";")[0].strip().lower(),
+            html=html,
+            settled=settled and not self.lease.closed,
+            ready_ms=ready_ms,
+            refused=tuple(f"{where}: {error.message}" for where, error in self.lease.refused.items()),
+            truncated=cut or self.lease.over_budget,
+        )
+
+    def _watch(self, page: Page) -> None:
+        # Dialogs need no handler: without one Playwright dismisses them.
+        def is_document(request: Request) -> bool:
+            return request.is_navigation_request() and request.frame == page.main_frame
+
+        def requested(request: Request) -> None:
+            self.in_flight.add(request)
+            self.last_traffic = time.monotonic()
+            if is_document(request):
+                self.navigating, self.lost = request.url, ""
+
+        def responded(response: Response) -> None:
+            if is_document(response.request):
+                self.document = response
+
+        def finished(request: Request) -> None:
+            self.in_flight.discard(request)
+            self.last_traffic = time.monotonic()
+
+        def failed(request: Request) -> None:
+            finished(request)
+            if is_document(request) and request.url == self.navigating:
+                self.lost = request.failure or "failed"
+
+        def crash(_: Page) -> None:
+            self.crashed = True
+
+        page.on("request", requested)
+        page.on("response", responded)
+        page.on("requestfinished", finished)
+        page.on("requestfailed", failed)
+        page.on("crash", crash)
+        self.context.on("page", _close_popup)
+
+    async def _navigate(self, page: Page) -> None:
+        from playwright.async_api import Error as PlaywrightError
+
+        try:
+            left = self.deadline.check("loading the page", self.target.url)
+            await page.goto(self.target.url, wait_until="commit", timeout=max(1.0, left * 1000))
+        except PlaywrightError as error:
+            raise self._explained(_first_line(error)) from error
+
+    async def _settle(self, page: Page, session: CDPSession) -> bool:
+        """Wait until the content is ready. False when the time, or the page's connection, ended first."""
+        end = Deadline.after(max(0.0, self.deadline.remaining() - CAPTURE_SECONDS))
+        settling = _Settling(idle_budget=min(NETWORK_IDLE_SECONDS, self.deadline.remaining() / 2))
+        parsed_at: float | None = None
+        while not self.lease.closed:
+            now = await self._measure(session, end)
+            if now is None and end.remaining() <= 0:
+                return False
+            if now is not None and now.parsed:
+                if parsed_at is None:
+                    parsed_at = time.monotonic()
+                    end = end.sooner(CEILING_SECONDS)
+                elapsed = time.monotonic() - parsed_at
+                if settling.ready(now, quiet=self._is_quiet(), elapsed=elapsed):
+                    return True
+            if end.remaining() <= POLL_SECONDS or self.crashed:
+                return False
+            await asyncio.sleep(POLL_SECONDS)
+        return False
+
+    def _is_quiet(self) -> bool:
+        return not self.in_flight and time.monotonic() - self.last_traffic >= QUIET_SECONDS
+
+    async def _measure(self, session: CDPSession, end: Deadline) -> _Measure | None:
+        """None while the page is between two documents, or busy with itself."""
+        value = await self._read(session, _MEASURE, min(STUCK_SECONDS, max(0.05, end.remaining())))
+        if not isinstance(value, list) or len(value) != 4:
+            return None
+        parsed, *counts = value
+        return _Measure(bool(parsed), *(int(count) for count in counts))
+
+    async def _capture(self, page: Page, session: CDPSession) -> tuple[str, bool]:
+        limit = self.max_bytes
+        value: Any = None
+        while value is None:
+            left = self.deadline.check("reading the page out of the browser", self.target.url)
+            value = await self._read(session, _CAPTURE.format(prelude=_PRELUDE, limit=limit), min(STUCK_SECONDS, left))
+            if value is None:
+                self._raise_if_broken("the page crashed")
+                await asyncio.sleep(0.02)
+        html, cut = str(value[0]), bool(value[1])
+        encoded = html.encode("utf-8", "replace")
+        if len(encoded) > limit:
+            return encoded[:limit].decode("utf-8", "ignore"), True
+        return encoded.decode("utf-8"), cut
+
+    async def _read(self, session: CDPSession, script: str, seconds: float) -> Any:
+        """What `script` gives in the isolated world of the main frame; None when the page is not there to be asked."""
+        from playwright.async_api import Error as PlaywrightError
+
+        try:
+            async with asyncio.timeout(seconds):
+                tree = await session.send("Page.getFrameTree")
+                world = await session.send(
+                    "Page.createIsolatedWorld", {"frameId": tree["frameTree"]["frame"]["id"], "worldName": WORLD}
+                )
+                reply = await session.send(
+                    "Runtime.evaluate",
+                    {"expression": script, "contextId": world["executionContextId"], "returnByValue": True},
+                )
+            return reply["result"].get("value")
+        except TimeoutError:
+            with contextlib.suppress(PlaywrightError, TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await session.send("Runtime.terminateExecution")
+            return None
+        except PlaywrightError as error:
+            self._raise_if_broken(_first_line(error))
+            return None
+
+    def _raise_if_broken(self, message: str) -> None:
+        if not self.chromium.is_alive():
+            raise _BrokenBrowser(message)
+        if self.crashed:
+            raise _CrashedPage(message)
+
+    async def _headers(self) -> dict[str, str]:
+        """As sent; Set-Cookie and other repeated ones joined by Playwright."""
+        from playwright.async_api import Error as PlaywrightError
+
+        if self.document is None:
+            return {}
+        with contextlib.suppress(PlaywrightError, TimeoutError):
+            async with asyncio.timeout(max(0.05, min(CAPTURE_SECONDS, self.deadline.remaining()))):
+                return {name.lower(): value for name, value in (await self.document.all_headers()).items()}
+        return {name.lower(): value for name, value in self.document.headers.items()}
+
+    def _raise_if_lost(self, page: Page) -> None:
+        """The document on show may be no page but the proxy's answer, or Chromium's own about a failed navigation."""
+        from_proxy = self.document is not None and self.document.headers.get(MARKER_HEADER) == self.lease.marker
+        if from_proxy or (self.lost and page.url.startswith("chrome-error:")):
+            raise self._explained(self.lost)
+
+    def _explained(self, message: str) -> Exception:
+        """The error behind a failed navigation; `message` is what Chromium says of it."""
+        url = self.navigating or self.target.url
+        if not self.chromium.is_alive():
+            return _BrokenBrowser(message)
+        if problem := self.lease.problem(url):
+            return problem
+        if self.lease.over_budget:
+            return NetworkError(f"the page loaded more than {self.lease.max_bytes} bytes", url=url)
+        if self.lease.expired or self.deadline.remaining() <= 0 or "Timeout" in message:
+            return DeadlineExceeded("time is up while loading the page", url=url, hint="Give a longer timeout.")
+        if self.crashed or "crashed" in message:
+            return _CrashedPage(message)
+        if "closed" in message:
+            return _BrokenBrowser(message)
+        try:
+            # Chromium blocks some ports and schemes before the proxy is asked.
+            check_url(url, self.chromium.proxy.dialer.policy)
+        except GuardRefused as refused:
+            return refused
+        if "ERR_UNSAFE_REDIRECT" in message:
+            return GuardRefused("the page redirects to something that is not http or https", reason="scheme", url=url)
+        if "ERR_TOO_MANY_REDIRECTS" in message:
+            return TooManyRedirects("the page redirects too often", url=url)
+        if "ERR_ABORTED" in message or "Download is starting" in message:
+            return BrowserError("the URL leads to a download or to nothing, not to a page", url=url)
+        return NetworkError(f"Chromium could not load the page: {_net_error(message)}", url=url)
+
+
+async def _close_popup(page: Page) -> None:
+    with contextlib.suppress(Exception):
+        await page.close()
+
+
+def _net_error(message: str) -> str:
+    """`net::ERR_…` out of Playwright's message, which carries the whole URL."""
+    words = [word for word in message.split() if word.startswith("net::")]
+    return words[0].removeprefix("net::") if words else "it does not say why"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
