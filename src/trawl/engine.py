@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from trawl.llama.embedder import Embedder
     from trawl.net.browser import Browser
     from trawl.net.http import HttpClient
-    from trawl.pipeline import Remainder
+    from trawl.pipeline import Remainder, Source
 
 T = TypeVar("T")
 
@@ -119,8 +119,8 @@ class AsyncEngine:
         ask = Ask.of(query, k=k, max_tokens=max_tokens, use_rerank=use_rerank, use_hyde=use_hyde)
         _check_age(max_cache_age_s)
         deadline = self._deadline(timeout)
-        fetch = self._fetcher(url, render, deadline)
-        return await pipeline.answer(url, ask, fetch, self, deadline)
+        source = self._source(url, render, deadline)
+        return await pipeline.answer(source, ask, self, deadline)
 
     async def extract_relevant(
         self,
@@ -161,7 +161,7 @@ class AsyncEngine:
                 local_page, content, url=url or "", content_type=content_type, status=status, settings=self.settings
             )
 
-        return await pipeline.answer(url or "", ask, fetch, self, deadline)
+        return await pipeline.answer(pipeline.Source(url or "", None, fetch), ask, self, deadline)
 
     async def fetch_document(self, url: str, *, render: str | None = None, timeout: float | None = None) -> Document:
         """The whole page at `url`, verbatim.
@@ -173,7 +173,7 @@ class AsyncEngine:
         from trawl.extraction.reader import read_document
 
         deadline = self._deadline(timeout)
-        page = await self._fetcher(url, render, deadline)()
+        page = await self._source(url, render, deadline).fetch()
         return await read_document(
             page.body, url=page.final_url, content_type=page.content_type, charset=page.charset, deadline=deadline
         )
@@ -242,8 +242,9 @@ class AsyncEngine:
         failed = found.cancelled() or found.exception() is not None or found.result()[0] is None
         return failed and time.monotonic() - self._embedder_since > _EMBEDDER_RETRY_SECONDS
 
-    def _fetcher(self, url: str, render: str | None, deadline: Deadline) -> Callable[[], Awaitable[Page]]:
+    def _source(self, url: str, render: str | None, deadline: Deadline) -> Source:
         from trawl.fetchers import FetchRequest, fetch_page
+        from trawl.pipeline import Source
 
         request = FetchRequest(
             url=checked_url(url),
@@ -251,7 +252,11 @@ class AsyncEngine:
             deadline=deadline,
             max_bytes=self.settings.max_bytes,
         )
-        return lambda: fetch_page(request, self._tools())
+        return Source(
+            request.url,
+            admit=lambda: self._dialer.check(request.url, deadline=deadline),
+            fetch=lambda: fetch_page(request, self._tools()),
+        )
 
     def _tools(self) -> FetchTools:
         """What fetchers reach the world with: made once; the browser itself starts when it is first needed."""

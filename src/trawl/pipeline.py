@@ -1,7 +1,8 @@
 """One call, top to bottom; nothing flows back.
 
     url + questions
-      │ fetch      fetchers: guard, HTTP, browser        -> Page (with its outcome)
+      │ admit      guard: may this be reached at all?
+      │ fetch      fetchers: HTTP, browser               -> Page (with its outcome)
       │ read       extraction: bytes to blocks           -> Document
       │ chunk      chunking                              -> Chunks
       │ retrieve   BM25, prefilter, embeddings, fusion   -> Ranked, best first
@@ -72,16 +73,28 @@ class Remainder:
     ask: Ask
 
 
-async def answer(
-    url: str, ask: Ask, fetch: Callable[[], Awaitable[Page]], stages: Stages, deadline: Deadline
-) -> PipelineResult:
-    """Run the whole flow for the page that `fetch` brings. Never raises but for cancellation and `UsageError`."""
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the page of one call comes from."""
+
+    url: str
+    admit: Callable[[], Awaitable[object]] | None
+    """Raises GuardRefused when the URL may not be reached; None: nothing is fetched."""
+    fetch: Callable[[], Awaitable[Page]]
+
+
+async def answer(source: Source, ask: Ask, stages: Stages, deadline: Deadline) -> PipelineResult:
+    """Run the whole flow for one page. Never raises but for cancellation and `UsageError`."""
     started = time.perf_counter()
-    result = PipelineResult(url=url, query=ask.query)
-    # The model may have to start: let it, while the page is on its way.
-    warm = asyncio.create_task(stages.embedder(deadline)) if ask.questions else None
+    result = PipelineResult(url=source.url, query=ask.query)
+    warm: asyncio.Task[tuple[Embedder | None, str]] | None = None
     try:
-        page = await fetch()
+        if source.admit is not None:
+            await source.admit()
+        if ask.questions:
+            # The model may have to start: let it, while the page is on its way.
+            warm = asyncio.create_task(stages.embedder(deadline))
+        page = await source.fetch()
         _tell_page(result, page)
         if page.outcome in _CONTENT_OUTCOMES:
             document = await read_document(
@@ -99,7 +112,7 @@ async def answer(
         _tell_error(result, error)
     except Exception as error:
         # A fault of ours must not take an agent down with it: it is told, and logged with its trace.
-        log.exception("internal error on %s", without_secrets(url))
+        log.exception("internal error on %s", without_secrets(source.url))
         result.error = f"internal error ({type(error).__name__}); the log has the details"
         result.path = "error"
     finally:
