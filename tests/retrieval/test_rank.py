@@ -108,6 +108,11 @@ def test_a_contents_line_or_a_bare_heading_does_not_beat_the_paragraph() -> None
     assert rank(made, "punt load")[0].chunk.text == text
 
 
+def test_a_sentence_asked_for_word_by_word_is_found() -> None:
+    made = chunks(*FILLER)
+    assert rank(made, FILLER[3])[0].chunk.index == 3
+
+
 def test_headings_tell_equal_texts_apart() -> None:
     made = chunks(
         (("Pump A3", "Reset"), "Hold the key for nine seconds."),

@@ -21,17 +21,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Ranked", "in_order", "passage_text", "prefilter", "rank"]
 
+# Swept together on two question sets (notes/0002-retrieval-baseline.md); each lies on a plateau, not on a peak.
+
 GRAM_WEIGHT = 0.4
-"""Weight of the character runs against the whole words in the lexical score."""
+"""Weight of the character runs against the whole words in the lexical score (swept 0 to 0.7)."""
 
-NEIGHBOUR_WEIGHT = 0.3
-"""What the passages before and after add to a passage: an answer often stands beside the words of its question."""
+NEIGHBOUR_WEIGHT = 0.2
+"""What a passage gains from the passages before and after it: an answer often stands beside the words of its question
+(swept 0 to 0.5). A poor neighbour takes nothing away."""
 
-CONTENT_PRIOR = 0.5
-"""What full certainty of being content is worth against none, in standard deviations of the score."""
+CONTENT_PRIOR = 1.0
+"""What full certainty of being content is worth against none, in standard deviations of the score (swept 0 to 2)."""
 
 HOLLOW_PENALTY = 3.0
-"""Taken from a chunk that has nothing to say beyond the words of the question and of the page's headings."""
+"""Taken from a chunk whose words all stand in the headings of the page: a contents list, a title without a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +121,9 @@ def rank(
         asked = question_weights(question)
         lexical = _lexical(passages, asked)
         scores = fused([lexical.score[i] for i in positions], cosines)
-        known = headings.union(asked)
         for j, i in enumerate(positions):
             scores[j] += CONTENT_PRIOR * (chunks[i].content_p - 1)
-            if known.issuperset(passages[i].own):
+            if headings.issuperset(passages[i].own):
                 scores[j] -= HOLLOW_PENALTY
         bm25 = [lexical.bm25[i] for i in positions]
         rows.append(list(zip(scores, bm25, cosines if cosines is not None else nothing, strict=True)))
@@ -153,7 +155,7 @@ def _lexical(passages: Sequence[_Terms], question: Mapping[str, float]) -> _Lexi
     mixed = fused(words, runs, weight=GRAM_WEIGHT)
     padded = [0.0, *mixed, 0.0]
     beside = zip(padded, mixed, padded[2:], strict=False)
-    score = [here + NEIGHBOUR_WEIGHT * (before + after) for before, here, after in beside]
+    score = [here + NEIGHBOUR_WEIGHT * (max(before, 0) + max(after, 0)) for before, here, after in beside]
     return _Lexical(score, words, [w > 0 or r > 0 for w, r in zip(words, runs, strict=True)])
 
 
