@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,9 +64,12 @@ def vectors(body: Any, embed: Callable[[str], Any] = bag_of_letters) -> dict[str
 @asynccontextmanager
 async def serving(routes: dict[str, Callable[[Any], Any]]) -> AsyncIterator[FakeServer]:
     fake = FakeServer(routes=routes)
+    connections: set[asyncio.Task[Any]] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
+        if task := asyncio.current_task():
+            connections.add(task)
+        with closing(writer), suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
                 path = head[0].split()[1]
@@ -81,7 +84,6 @@ async def serving(routes: dict[str, Callable[[Any], Any]]) -> AsyncIterator[Fake
                     break
                 writer.write(answer)
                 await writer.drain()
-        writer.close()
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     fake.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
@@ -89,6 +91,9 @@ async def serving(routes: dict[str, Callable[[Any], Any]]) -> AsyncIterator[Fake
         yield fake
     finally:
         server.close()
+        for task in connections:
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,6 +58,13 @@ async def test_nobody_there_is_unavailable_at_once() -> None:
 async def test_an_impossible_address_is_unavailable(url: str) -> None:
     with pytest.raises(ModelUnavailable):
         await embed(url)
+
+
+async def test_a_file_of_authorities_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    (tmp_path / "not.pem").write_text("not a certificate")
+    for name in ("not.pem", "missing.pem"):
+        with pytest.raises(ModelUnavailable, match="cannot be read"):
+            LlamaClient("https://127.0.0.1:9/v1", ca_file=tmp_path / name)
 
 
 async def test_no_time_left_is_unavailable_without_asking(fake_server: Serving) -> None:

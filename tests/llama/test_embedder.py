@@ -108,7 +108,6 @@ UNFIT: dict[str, dict[str, Callable[[Any], Any]]] = {
     "the same vector for all": {MODELS: listing(), EMBED: lambda b: reply(vectors(b, lambda _: [1.0, 2.0]))},
     "hangs": {MODELS: hang, EMBED: hang},
     "hangs while embedding": {MODELS: listing(), EMBED: hang},
-    "another dimension than it says": {MODELS: listing(n_embd=3), EMBED: embeds},
 }
 
 

@@ -46,7 +46,6 @@ def test_the_file_is_made_once_and_kept(cache_dir: Path) -> None:
     path = ensure_e5(cache_dir)
     made = path.stat()
     assert sha256(path) == E5_SHA256
-    assert path.stat().st_mode & 0o077 == 0
     assert ensure_e5(cache_dir) == path
     assert path.stat().st_ino == made.st_ino
     assert path.stat().st_mtime_ns == made.st_mtime_ns
@@ -62,7 +61,16 @@ def test_a_damaged_file_is_made_again(cache_dir: Path, damage: str) -> None:
         else:
             file.truncate(0 if damage == "empty" else 40_000_000)
     assert sha256(ensure_e5(cache_dir)) == E5_SHA256
+    assert path.parent.stat().st_mode & 0o077 == 0
     assert {p.suffix for p in path.parent.iterdir()} == {".gguf", ".lock"}
+
+
+def test_what_a_killed_conversion_left_is_written_over(cache_dir: Path) -> None:
+    path = ensure_e5(cache_dir)
+    path.with_suffix(".part").write_bytes(b"half a file" * 10_000_000)
+    path.unlink()
+    assert sha256(ensure_e5(cache_dir)) == E5_SHA256
+    assert not path.with_suffix(".part").exists()
 
 
 def test_two_processes_at_once_both_get_the_whole_file(cache_dir: Path, tmp_path: Path) -> None:

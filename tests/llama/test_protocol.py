@@ -145,11 +145,11 @@ def test_what_a_server_says_is_short_and_printable_in_a_message() -> None:
 
 
 def test_models_are_read_with_the_extras_of_llama_server() -> None:
-    body = {"data": [{"id": "e5", "meta": {"n_ctx": 2048, "n_ctx_train": 512, "n_embd": 384}}, {"id": "b"}]}
-    assert protocol.parse_models(200, json.dumps(body).encode()) == [ServedModel("e5", 512, 384), ServedModel("b")]
+    body = {"data": [{"id": "e5", "meta": {"n_ctx": 2048, "n_ctx_train": 512}}, {"id": "b"}]}
+    assert protocol.parse_models(200, json.dumps(body).encode()) == [ServedModel("e5", 512), ServedModel("b")]
 
 
-@pytest.mark.parametrize("meta", [None, [], {"n_ctx": "512", "n_embd": -1}, {"n_ctx": True, "n_embd": 10**9}])
+@pytest.mark.parametrize("meta", [None, [], {"n_ctx": "512"}, {"n_ctx": True}, {"n_ctx": -1}, {"n_ctx": 10**9}])
 def test_extras_that_make_no_sense_are_left_out(meta: Any) -> None:
     body = json.dumps({"data": [{"id": "m", "meta": meta}]}).encode()
     assert protocol.parse_models(200, body) == [ServedModel("m")]

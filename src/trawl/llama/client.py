@@ -61,6 +61,8 @@ class LlamaClient:
                 timeout=None,  # noqa: S113 (every request runs inside asyncio.timeout)
                 limits=httpx.Limits(max_connections=8, keepalive_expiry=KEEPALIVE_SECONDS),
             )
+        except OSError as error:
+            raise ModelUnavailable(f"the authorities in {ca_file} cannot be read: {error}") from error
         except UnicodeEncodeError:
             raise ModelUnavailable("the API key is not plain ASCII", hint="Check TRAWL_EMBED_API_KEY.") from None
 

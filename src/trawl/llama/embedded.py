@@ -31,6 +31,8 @@ REPORT = b"@trawl "
 MAX_TOKENS = 512
 """What multilingual-e5-small was trained on; also the batch, because an input must fit into one."""
 PARENT_CHECK_MS = 500
+MAX_THREADS = 8
+"""The model's matrices have 384 columns: too small to share out among more."""
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -55,7 +57,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("trawl.llama.embedded", description="A small llama-server for embeddings.")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8081, help="0: any free one (default: 8081)")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=_threads(), help="default: %(default)s")
     parser.add_argument(
         "--cache-dir",
         type=Path,
@@ -70,6 +72,17 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         # Blocked before the server starts its threads, so that `sigwait` gets them.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     return options
+
+
+def _threads() -> int:
+    """Processors for this process; a container's quota counts, as threads beyond it only wait for each other."""
+    processors = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        processors = min(processors, -(-int(quota) // int(period)))
+    except (OSError, ValueError):  # no such file, or "max"
+        pass
+    return max(1, min(processors, MAX_THREADS))
 
 
 def _lease() -> str:

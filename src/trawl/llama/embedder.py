@@ -4,6 +4,7 @@ port, the embedded one, or nobody."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trawl.deadline import Deadline
@@ -286,15 +287,9 @@ async def _checked(
         ModelUnavailable, ModelReplyInvalid: it cannot, or does not answer as it should.
     """
     spec = model_spec(served.id)
-    spec = ModelSpec(
-        name=served.id,
-        query_prefix=spec.query_prefix,
-        passage_prefix=spec.passage_prefix,
-        max_tokens=max(SMALLEST_LIMIT, served.max_tokens or spec.max_tokens),
-        dimension=served.dimension,
-    )
+    spec = replace(spec, max_tokens=max(SMALLEST_LIMIT, served.max_tokens or spec.max_tokens))
     texts = [spec.passage_prefix + text for text in (_CAT, _KITTEN, _TAXES)]
-    cat, kitten, taxes = (_unit(v) for v in await client.embed(spec.name, texts, deadline, dimension=spec.dimension))
+    cat, kitten, taxes = (_unit(v) for v in await client.embed(spec.name, texts, deadline))
     if not cat @ kitten > cat @ taxes:
         raise ModelReplyInvalid(
             f"{spec.name} is no embedding model: its vectors do not tell texts apart", url=client.label

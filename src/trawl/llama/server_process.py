@@ -84,6 +84,8 @@ async def lease_server(cache_dir: Path, deadline: Deadline) -> Lease:
 
 async def _settled(child: _Child, deadline: Deadline) -> None:
     """Waits until the child is ready or has failed."""
+    if child.ready.done():
+        return
     loop = asyncio.get_running_loop()
     event = asyncio.Event()
 
@@ -141,9 +143,12 @@ class _Child:
         self.started = time.monotonic()
         self.ready: Future[str] = Future()
         # -P: what lies in the working directory must not be imported.
-        command = [sys.executable, "-P", "-m", "trawl.llama.embedded", "--leased", "--port", "0"]
+        command = [sys.executable or "", "-P", "-m", "trawl.llama.embedded", "--leased", "--port", "0"]
         command += ["--cache-dir", str(cache_dir.absolute())]
-        stdin, self._lifeline = os.pipe()
+        try:
+            stdin, self._lifeline = os.pipe()
+        except OSError as error:
+            raise ModelUnavailable(f"the embedded server cannot be started: {error.strerror}") from error
         try:
             self.process = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
                 command,
@@ -158,9 +163,13 @@ class _Child:
         finally:
             os.close(stdin)
         _children.add(self)
-        with contextlib.suppress(BrokenPipeError):  # it has ended already: its thread says why
-            os.write(self._lifeline, self.key.encode() + b"\n")
-        threading.Thread(target=self._watch, name="trawl-embedded-server", daemon=True).start()
+        try:
+            with contextlib.suppress(BrokenPipeError):  # it has ended already: its thread says why
+                os.write(self._lifeline, self.key.encode() + b"\n")
+            threading.Thread(target=self._watch, name="trawl-embedded-server", daemon=True).start()
+        except RuntimeError as error:  # no more threads, or the interpreter is ending
+            self.stop()
+            raise ModelUnavailable(f"the embedded server cannot be watched: {error}") from error
 
     def age(self) -> float:
         return time.monotonic() - self.started
