@@ -36,7 +36,7 @@ _ROOTS = (
 _SENTENCE_END = re.compile(r"[.!?…](?=\s|$|[\"”»')])|[。！？｡؟।۔](?=.|$)")
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f]")
 _STATE_NAME = re.compile(r"__[A-Z0-9_]{4,}__|__NEXT_DATA__|INITIAL_STATE|PRELOADED_STATE|APOLLO_STATE|self\.__next_f")
-_NOT_FREE = re.compile(r"isAccessibleForFree[\"']?\s*(?::|content=)\s*[\"']?(?:https?://schema\.org/)?false", re.I)
+_FREE = re.compile(r"isAccessibleForFree[\"']?\s*(?::|content=)\s*[\"']?(?:https?://schema\.org/)?(true|false)", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,9 @@ class PageFacts:
     text_fields: int = 0
     """Fields one writes into: a message, a search, a name."""
     buttons: tuple[str, ...] = ()
+    """Labels of buttons and of the first links."""
     not_free: bool = False
-    """The page's own metadata says `isAccessibleForFree: false`."""
+    """The page's own metadata says `isAccessibleForFree: false`, and nowhere the opposite."""
 
     @property
     def weight(self) -> int:
@@ -112,7 +113,7 @@ def look(html: str) -> PageFacts:
         noscript=noscript,
         scripts=n_scripts,
         state_chars=state_chars,
-        not_free=_NOT_FREE.search(html) is not None,
+        not_free={m[1].lower() for m in _FREE.finditer(html)} == {"false"},
         **facts,  # type: ignore[arg-type]
     )
 
@@ -122,7 +123,7 @@ def _noscript(tree: LexborHTMLParser) -> str:
     notices = []
     for node in tree.css("noscript"):
         text = _collapse(_text_of(node))
-        if len(text) >= NOSCRIPT_PAGE:
+        if len(text) >= NOSCRIPT_PAGE or (len(text) >= PROSE_NODE * 6 and len(_SENTENCE_END.findall(text)) >= 4):
             node.unwrap()
         elif text:
             notices.append(text)
@@ -168,7 +169,8 @@ def _empty_root(body: LexborNode) -> str:
 
 def _buttons(body: LexborNode) -> list[str]:
     found = []
-    for node in body.css("button, input[type='submit'], input[type='button'], [role='button'], a[class*='btn']")[:60]:
+    nodes = body.css("button, input[type='submit'], input[type='button'], [role='button']")[:60]
+    for node in (*nodes, *body.css("a")[:120]):
         label = _collapse(node.text() or node.attributes.get("value") or node.attributes.get("aria-label") or "")
         if label:
             found.append(label[:80])

@@ -25,7 +25,11 @@ TEASER_PROSE = 2_500
 """An article marked as not free and shorter than this is a teaser."""
 WALL_PAGE = 50_000
 """Characters of markup up to which a page may be nothing but a wall, when neither status nor title says so."""
+OFFER_SENTENCES = 7
+"""Sentences of a teaser and its offer together, when no metadata speaks of a paywall."""
 LOGIN_TEXT = 1_500
+LOGIN_NOTICE = 300
+"""A page with no more text than this may be nothing but a request to log in, without a form or a title."""
 SOFT_404_PROSE = 1_500
 CONSENT_SHARE = 0.4
 """Share of the visible text in sentences about cookies and consent."""
@@ -110,13 +114,15 @@ def _wall(facts: PageFacts, status: int, headers: Mapping[str, str]) -> Verdict 
     bare = len(facts.html) < WALL_PAGE and not facts.has_article and len(facts.text) < WALL_PROSE
     if (alone or refused or bare) and (marker := _marker(facts)):
         return Verdict("blocked", marker)
-    if alone and not (facts.has_article and facts.sentences > 8):
+    phrase = phrases.WALL_PHRASE.search(f"{facts.title} {facts.text[:4_000]} {facts.noscript[:1_000]}")
+    if alone and (phrase or not facts.has_article):
         return Verdict("blocked", f'title or heading: "{alone}"')
     if facts.has_article or len(facts.text) > 4 * WALL_PROSE:
         return None
-    where = f"{facts.title} {facts.text[:4000]} {facts.noscript}"
-    if len(facts.text) < WALL_PROSE and (match := phrases.WALL_PHRASE.search(where)):
-        return Verdict("blocked", f'"{match[0][:120]}"')
+    # "I am not a robot" is also what a contact form and a registration ask.
+    asks_for_more = bool(facts.text_fields or facts.password_fields) and not refused
+    if phrase and len(facts.text) < WALL_PROSE and not asks_for_more:
+        return Verdict("blocked", f'"{phrase[0][:120]}"')
     if refused and phrases.CAPTCHA_WIDGET.search(facts.html):
         return Verdict("blocked", f"captcha on a page with status {status}")
     if status == 429:
@@ -133,7 +139,9 @@ def _marker(facts: PageFacts) -> str | None:
 
 def _login(facts: PageFacts, status: int, url: str, final_url: str) -> Verdict | None:
     title = _full_match(phrases.LOGIN_TITLE, facts)
-    phrase = phrases.LOGIN_PHRASE.search(facts.text[:4000])
+    phrase = phrases.LOGIN_PHRASE.search(facts.text[:4_000])
+    if phrase and phrases.LOGIN_TO_DO.match(facts.text, phrase.end()):
+        phrase = None
     if status == 401:
         said = title or (phrase[0] if phrase else "")
         return Verdict("login", f'HTTP 401: "{said[:120]}"' if said else "HTTP 401")
@@ -148,7 +156,7 @@ def _login(facts: PageFacts, status: int, url: str, final_url: str) -> Verdict |
         return None
     if facts.password_fields and (phrase or len(facts.text) < 400):
         return Verdict("login", f'password field, "{phrase[0][:80]}"' if phrase else "password field and little else")
-    if phrase and (title or at_login or len(facts.text) < 700):
+    if phrase and (title or at_login or len(facts.text) < LOGIN_NOTICE):
         return Verdict("login", f'"{phrase[0][:120]}"')
     if title and at_login:
         return Verdict("login", f'"{title}" at {urlsplit(final_url).path}')
@@ -185,8 +193,11 @@ def _paywall(facts: PageFacts, status: int) -> Verdict | None:
         offer = strong or phrases.OFFER_WEAK.search(text)
         detail = f', "{offer[0][:80]}"' if offer else ""
         return Verdict("paywall", f"isAccessibleForFree is false{detail}")
-    if strong and phrases.OFFER_WEAK.search(text) and len(facts.text) < TEASER_PROSE and facts.weight > 80:
-        return Verdict("paywall", f'"{strong[0][:120]}"')
+    # Without metadata it takes an offer, something to press, and little else: articles write about paywalls, too.
+    if strong and facts.weight > 40 and facts.sentences <= OFFER_SENTENCES and len(facts.text) < TEASER_PROSE:
+        labels = (*facts.headings, *facts.buttons)
+        if any(phrases.OFFER_WEAK.search(t) or phrases.OFFER_STRONG.search(t) for t in labels):
+            return Verdict("paywall", f'"{strong[0][:120]}"')
     return None
 
 
@@ -194,12 +205,11 @@ def _gone(facts: PageFacts) -> Verdict | None:
     if facts.weight > SOFT_404_PROSE:
         return None
     title = _full_match(phrases.GONE_TITLE, facts)
-    if title and not (facts.has_article and facts.sentences > 8):
+    phrase = phrases.GONE_PHRASE.search(facts.text[:2_000])
+    if title and (phrase or not facts.has_article):
         return Verdict("soft_404", f'title or heading: "{title}"')
-    if not facts.has_article and len(facts.text) < SOFT_404_PROSE:
-        match = phrases.GONE_PHRASE.search(facts.text)
-        if match and facts.weight < 500:
-            return Verdict("soft_404", f'"{match[0][:120]}"')
+    if phrase and not facts.has_article and len(facts.text) < SOFT_404_PROSE:
+        return Verdict("soft_404", f'"{phrase[0][:120]}"')
     return None
 
 
@@ -213,7 +223,7 @@ def _nothing(facts: PageFacts, *, rendered: bool) -> Verdict | None:
     return None
 
 
-def _full_match(pattern: re.Pattern[str], facts: PageFacts) -> str | None:
+def _full_match(pattern: phrases.Phrases, facts: PageFacts) -> str | None:
     """The title, a part of it, or one of the first headings that says nothing but what `pattern` says."""
     for candidate in _titles(facts):
         if len(candidate) <= 120 and pattern.fullmatch(candidate):

@@ -9,6 +9,8 @@ from trawl.types import Outcome
 # The limits below were chosen on shared recordings: 9 script shells and the WCXB dev pages (1,497 ordinary ones).
 NOTICE_TEXT = 600
 """A notice asking for JavaScript counts on pages with less visible text than this."""
+SHORT_PAGE = 80
+"""Two sentences of this length together are a page, if a short one."""
 ROOT_TEXT = 1_500
 """An empty application root counts up to this much text around it."""
 STATE_TEXT = 700
@@ -44,7 +46,8 @@ def script_shell(facts: PageFacts) -> str | None:
     if facts.has_article or not (facts.scripts or facts.noscript):
         return None
     where = facts.noscript[:2_000] or facts.text[:NOTICE_TEXT]
-    if seen < NOTICE_TEXT and (notice := phrases.JAVASCRIPT_NOTICE.search(where)):
+    says_something = facts.sentences >= 2 and facts.weight >= SHORT_PAGE
+    if seen < NOTICE_TEXT and not says_something and (notice := phrases.JAVASCRIPT_NOTICE.search(where)):
         return f'the page asks for JavaScript: "{notice[0][:80]}"'
     if facts.empty_root and seen < ROOT_TEXT:
         return f"the application root {facts.empty_root} is empty"
@@ -54,7 +57,7 @@ def script_shell(facts: PageFacts) -> str | None:
         return f"{facts.scripts} scripts and no visible text"
     if seen < 200 and phrases.LOADING.search(facts.text[-40:]):
         return "nothing but a loading notice"
-    if len(facts.html) >= THIN_HTML and seen < min(THIN_TEXT, THIN_SHARE * len(facts.html)):
+    if not says_something and len(facts.html) >= THIN_HTML and seen < min(THIN_TEXT, THIN_SHARE * len(facts.html)):
         return f"{seen} characters of text in {len(facts.html)} characters of page"
     return None
 

@@ -161,7 +161,7 @@ def sniff(told: str, body: bytes, url: str = "") -> str:
         and not (kind == "html" and root == "application/xml")
     ):
         return told if kind == kind_of(root) else root
-    if kind in ("json", "xml", "feed") and _HTML_START.match(head) and _xml_type(head) is None:
+    if kind in ("json", "xml", "feed") and _HTML_START.match(head):
         return "text/html"
     return told
 
