@@ -264,8 +264,7 @@ OK = {
         + "".join(f"<li><a href='/t/{n}'>Topic number {n} about beds and fences</a> 12 replies" for n in range(40))
         + "</ul>"
     ),
-    "log in to reply": "<title>Thread</title><p>Does anyone know the glue?</p><p>Hide glue. Please log in to
-        reply.</p>",
+    "log in to reply": "<title>Thread</title><p>Which glue do you use?</p><p>Hide glue. Please log in to reply.</p>",
     "contact form that asks for a human": (
         """<title>Contact</title><p>Write to us.</p><form><textarea></textarea> Confirm you are not a robot
         <div class="g-recaptcha"></div><button>Send</button></form>"""
