@@ -33,7 +33,7 @@ MIN_CELL_CHARS = 4
 _SPACELESS = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 _CLAUSE = re.compile(r"[^、。，．；：！？「」『』（）《》\s]+")
 _FENCE = re.compile(r"\s*(?:`{3,}|~{3,})")
-_LIST_MARK = re.compile(r"^[ \t>]*(?:[-*+•]|\d{1,9}[.)])[ \t]+")
+_MARKS = re.compile(r"^[ \t>]*(?:(?:[-*+•]|\d{1,9}[.)])[ \t]+)?")
 
 
 def anchor(url: str, document: Document, chunk: Chunk) -> str:
@@ -55,12 +55,13 @@ def anchor(url: str, document: Document, chunk: Chunk) -> str:
     if not chunk.spans:
         return bare
     before = _before(document, chunk)
-    texts = [t for t in (_visible(document, chunk, b, before) for b in blocks_of(document, chunk)) if t.strip()]
+    read = " ".join(before)
+    texts = [t for t in (_visible(document, chunk, b, read) for b in blocks_of(document, chunk)) if t.strip()]
     directive = _directive(texts, before)
     return f"{base}#{fragment}:~:{directive}" if directive else bare
 
 
-def _directive(texts: list[str], before: str) -> str:
+def _directive(texts: list[str], before: list[str]) -> str:
     if not texts:
         return ""
     first, last = _squeezed(texts[0]), _squeezed(texts[-1])
@@ -75,19 +76,19 @@ def _directive(texts: list[str], before: str) -> str:
     return f"text={_prefix(before, start)}{_encoded(start)}{tail}"
 
 
-def _prefix(before: str, start: str) -> str:
+def _prefix(before: list[str], start: str) -> str:
     """The words just before `start`, where a browser would else stop at an earlier place that reads the same."""
-    if start.casefold() not in before.casefold():
+    if start.casefold() not in " ".join(before).casefold():
         return ""
-    words = _edge(before[-400:], from_end=True)
+    words = _edge(before[-1], from_end=True)
     return f"{_encoded(words)}-," if words else ""
 
 
-def _before(document: Document, chunk: Chunk) -> str:
-    """What a person has read of the page before the chunk begins, white space squeezed."""
+def _before(document: Document, chunk: Chunk) -> list[str]:
+    """What a person has read of the page before the chunk begins, block by block, white space squeezed."""
     earlier = [b for b in document.blocks if b.start < chunk.start and not b.hidden]
-    texts = [b.text if b.end <= chunk.start else document.source[b.start : chunk.start] for b in earlier]
-    return _squeezed(" ".join(texts))
+    texts = [b.text if b.end <= chunk.start else _unmarked(document.source[b.start : chunk.start]) for b in earlier]
+    return [_squeezed(t) for t in texts if t.strip()]
 
 
 def _squeezed(text: str) -> str:
@@ -108,7 +109,12 @@ def _visible(document: Document, chunk: Chunk, block: Block, before: str) -> str
     if block.kind == "code":
         return _telling((line for line in text.split("\n") if not _FENCE.match(line)), before)
     whole = pieces == [document.source[block.start : block.end]]
-    return block.text if whole else _LIST_MARK.sub("", text)
+    return block.text if whole else _unmarked(text)
+
+
+def _unmarked(text: str) -> str:
+    """`text` without the marks of quotes and list items at the beginning of its lines."""
+    return "\n".join(_MARKS.sub("", line) for line in text.split("\n"))
 
 
 def _telling(pieces: Iterable[str], before: str) -> str:
