@@ -485,6 +485,58 @@ async def test_a_killed_driver_is_replaced_and_its_chromium_ends(browser: Browse
     assert await gone(before)
 
 
+@browser_test
+async def test_a_hanging_chromium_is_replaced(site: ReplayWeb, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browser_module, "CONTEXT_SECONDS", 1.0)
+    monkeypatch.setattr(browser_module, "CLOSE_SECONDS", 1.0)
+    before = {p.pid for p in chromiums()}
+    own = make_browser(site)
+    await render(own, "/")
+    hanging = [p for p in chromiums() if p.pid not in before]
+    hanging[0].suspend()
+    assert "Some words" in (await render(own, "/")).html
+    assert await gone(hanging)
+    await own.aclose()
+
+
+@browser_test
+async def test_a_crashed_page_is_tried_again_in_the_same_browser(browser: Browser, site: ReplayWeb) -> None:
+    asked = 0
+
+    def crash_once(_: Request) -> Answer:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            for process in chromiums():
+                with contextlib.suppress(psutil.Error):
+                    if "--type=renderer" in process.cmdline():
+                        process.kill()
+        return Answer(b"/* script */", headers=[("Content-Type", "text/javascript")])
+
+    site.handle(f"{SITE}/crash.js", crash_once)
+    site.add(f"{SITE}/crashing", f"{PROSE}<script src=/crash.js></script>")
+    await render(browser, "/")
+    main = chromiums()[0]
+    assert "Some words" in (await render(browser, "/crashing")).html
+    assert asked == 2
+    assert chromiums()[0] == main
+
+
+@browser_test
+async def test_nothing_but_the_page_and_what_it_names_is_asked_for(site: ReplayWeb) -> None:
+    """Chromium's own background requests do not come through a page's lease."""
+    asked: set[tuple[str, int]] = set()
+
+    def watched(host: str, port: int) -> tuple[str, int] | None:
+        asked.add((host, port))
+        return site.connect_to(host, port)
+
+    own = Browser(Dialer(Policy.of([]), connect_to=watched), Settings())
+    await render(own, "/")
+    await own.aclose()
+    assert asked == {("site.example.com", 80)}
+
+
 @pytest.mark.slow
 @browser_test
 async def test_more_pages_than_slots_all_get_their_turn(browser: Browser, site: ReplayWeb) -> None:
@@ -517,7 +569,10 @@ async def test_closing_stops_everything_and_fails_what_is_running(site: ReplayWe
     before, tasks = {p.pid for p in chromiums()}, asyncio.all_tasks()
     own = make_browser(site)
     running = asyncio.create_task(render(own, "/drip"))
-    await asyncio.sleep(1.5)
+    for _ in range(200):
+        if any(request.url.endswith("/drip") for request in site.requests):
+            break
+        await asyncio.sleep(0.05)
     started = [p for p in chromiums() if p.pid not in before]
     assert started
     await own.aclose()

@@ -490,3 +490,18 @@ async def test_closing_leaves_no_listener_connection_or_task() -> None:
             await asyncio.open_connection("127.0.0.1", port_of(server))
     await asyncio.sleep(0.05)
     assert asyncio.all_tasks() <= before
+
+
+async def test_connections_made_at_the_last_moment_are_cut_too() -> None:
+    for ticks in range(6):
+        proxy = BrowserProxy(Dialer(Policy.of([])))
+        await proxy.start()
+        connections = [
+            await asyncio.open_connection("127.0.0.1", port_of(server)) for server in (proxy.server, proxy.deny_server)
+        ]
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        await proxy.aclose()
+        for reader, writer in connections:
+            assert await closed_within(reader, 1)
+            writer.close()

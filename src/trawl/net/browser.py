@@ -62,6 +62,8 @@ MAX_PAGES: Final = 4
 IDLE_SECONDS: Final = 60.0
 """After so long without use Chromium is stopped: it starts again in half a second and holds some 200 MB meanwhile."""
 LAUNCH_SECONDS: Final = 30.0
+CONTEXT_SECONDS: Final = 10.0
+"""Time for an empty page to open; it takes some 30 ms, so after this the browser hangs."""
 CLOSE_SECONDS: Final = 5.0
 """Time for a context or the browser to close; it takes some 20 ms, so after this it hangs."""
 WIRE_FACTOR: Final = 4
@@ -265,18 +267,28 @@ class Browser:
         from playwright.async_api import Error as PlaywrightError
 
         with chromium.proxy.lease(deadline, max_bytes * WIRE_FACTOR) as lease:
+            context = await self._context(chromium, lease, deadline)
             try:
-                context = await self._owned(chromium.new_context(lease), lambda made: self._close(chromium, made))
+                async with asyncio.timeout(deadline.remaining()):
+                    return await _Visit(chromium, context, lease, target, deadline, max_bytes).run(url)
+            except TimeoutError as error:
+                raise DeadlineExceeded("time is up while rendering", url=url) from error
             except PlaywrightError as error:
-                raise _BrokenBrowser(_first_line(error)) from error
-            try:
-                return await _Visit(chromium, context, lease, target, deadline, max_bytes).run(url)
-            except PlaywrightError as error:
-                if deadline.remaining() <= 0:
-                    raise DeadlineExceeded("time is up while rendering", url=url) from error
                 raise _BrokenBrowser(_first_line(error)) from error
             finally:
-                await asyncio.shield(self._keep(self._close(chromium, context)))
+                # Its connections are cut here and now; the page itself goes in the background.
+                self._keep(self._close(chromium, context))
+
+    async def _context(self, chromium: _Chromium, lease: Lease, deadline: Deadline) -> BrowserContext:
+        from playwright.async_api import Error as PlaywrightError
+
+        try:
+            async with asyncio.timeout(min(CONTEXT_SECONDS, deadline.remaining())):
+                return await self._owned(chromium.new_context(lease), lambda made: self._close(chromium, made))
+        except TimeoutError as error:
+            raise _BrokenBrowser("it does not open a page") from error
+        except (PlaywrightError, NetworkError) as error:  # the latter when the proxy was closed meanwhile
+            raise _BrokenBrowser(_first_line(error)) from error
 
     async def _owned(self, making: Coroutine[Any, Any, T], discard: Callable[[T], Awaitable[None]]) -> T:
         """The result of `making`; if we are cancelled meanwhile, it is discarded as soon as it is there."""

@@ -220,24 +220,27 @@ class BrowserProxy:
         self._leases.pop(lease.username.encode(), None)
 
     def _accept(self, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]) -> Any:
+        async def contained(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await serve(reader, writer)
+            except (OSError, TimeoutError, h11.ProtocolError, TrawlError) as error:
+                log.debug("a browser connection ended: %s", type(error).__name__)
+
         # asyncio would make a task itself, but before Python 3.12.2 it reports each one that we cancel as an error.
         def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            def finished(task: asyncio.Task[None]) -> None:
+                self._tasks.discard(task)
+                writer.transport.abort()
+
             if len(self._tasks) >= MAX_CONNECTIONS:
                 writer.transport.abort()
                 return
-            task = asyncio.create_task(self._contained(serve(reader, writer), writer))
+            task = asyncio.create_task(contained(reader, writer))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            # Not in a `finally`: a task that is cancelled before it ran has none.
+            task.add_done_callback(finished)
 
         return accepted
-
-    async def _contained(self, serving: Coroutine[Any, Any, None], writer: asyncio.StreamWriter) -> None:
-        try:
-            await serving
-        except (OSError, TimeoutError, h11.ProtocolError, TrawlError) as error:
-            log.debug("a browser connection ended: %s", type(error).__name__)
-        finally:
-            writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await _Client(self, reader, writer).serve()
