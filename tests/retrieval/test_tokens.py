@@ -38,4 +38,5 @@ def test_a_long_run_without_spaces_is_read_in_linear_time() -> None:
     started = time.perf_counter()
     assert estimate_tokens("A" * 1_000_000) > 100_000
     assert estimate_tokens("-\n " * 300_000) > 100_000
+    assert estimate_tokens(" \t" * 300_000) > 0
     assert time.perf_counter() - started < 5

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from trawl.retrieval.bm25 import bm25_gram_scores, bm25_scores
@@ -143,6 +144,8 @@ class _Lexical(NamedTuple):
     hit: list[bool]
 
 
+# Prefilter and ranking read the same chunks, and so does the next question about the page.
+@lru_cache(maxsize=2_000)
 def _passage_terms(chunk: Chunk) -> _Terms:
     return _Terms(terms(" ".join(chunk.heading_path)), terms(chunk.text))
 

@@ -32,7 +32,7 @@ _WORD = re.compile(r"[A-Za-z]+")
 _NUMBER = re.compile(r"[0-9]+")
 _SPACE_NUMBER = re.compile(r" (?=[0-9])")
 _PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]+")
-_SPACE = re.compile(r"\s*\n\s*|  +|\t+")
+_SPACE = re.compile(r"\s{2,}|[\n\t]")
 _NON_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 # First code point of a range and tokens per character in it.
