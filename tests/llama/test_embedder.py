@@ -121,7 +121,7 @@ async def test_whatever_else_listens_on_the_default_port_costs_a_second_at_most(
         embedder, why = await open_embedder(Settings(embedded=False), Deadline.after(20))
         assert time.monotonic() - began < 2
     assert embedder is None
-    assert "no embeddings server at" in why
+    assert "no usable embeddings server at" in why
 
 
 @pytest.mark.parametrize("routes", [UNFIT["a web page"], UNFIT["the same vector for all"], UNFIT["null vectors"]])
@@ -134,6 +134,15 @@ async def test_a_configured_endpoint_that_is_unfit_is_named_with_the_reason(
     assert "TRAWL_EMBED_URL" in why
     assert fake.url in why
     assert "switched off" in why
+
+
+async def test_what_to_do_about_it_is_said_once(fake_server: Serving) -> None:
+    refusal = reply({"error": {"message": "Invalid API Key"}}, 401)
+    async with fake_server({EMBED: lambda _: refusal, MODELS: lambda _: refusal}) as fake:
+        _, why = await open_embedder(only(fake.url), Deadline.after(5))
+    assert "401: Invalid API Key" in why
+    assert why.endswith("Set TRAWL_EMBED_API_KEY to a key it accepts.")
+    assert why.count("Set TRAWL") == 1
 
 
 async def test_a_chat_server_on_the_default_port_gets_no_text_when_it_lists_no_model(
@@ -337,7 +346,7 @@ async def test_the_embedded_server_is_chosen_when_nobody_else_answers(real: Embe
     again, why = await open_embedder(settings.model_copy(update={"embed_url": NOBODY}), Deadline.after(30))
     assert again is not None
     assert "embedded server" in why
-    assert "TRAWL_EMBED_URL cannot be used" in why
+    assert f"{NOBODY}/models cannot be used (nobody answers" in why
     await again.aclose()
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Vectors = NDArray[np.float32]
 
 DEFAULT_URL = "http://localhost:8081/v1"
+OWN_SERVER_HINT = "Set TRAWL_EMBED_URL to an embeddings server that answers."
 UNCONFIGURED_PROBE_SECONDS = 1.0
 """For whatever may listen on the default port: every call without a server of its own waits this long at most."""
 CONFIGURED_PROBE_SECONDS = 10.0
@@ -198,7 +199,7 @@ async def open_embedder(settings: Settings, deadline: Deadline) -> tuple[Embedde
     The embedded server takes 1 to 3 s to start and is stopped again when `deadline` comes first: give the opening a
     deadline of its own (30 s) apart from the call that wants it.
     """
-    because = []
+    because, hint = [], OWN_SERVER_HINT
     key = settings.embed_api_key.get_secret_value() if settings.embed_api_key else None
     if settings.embed_url:
         try:
@@ -206,7 +207,10 @@ async def open_embedder(settings: Settings, deadline: Deadline) -> tuple[Embedde
                 settings.embed_url, settings, deadline.sooner(CONFIGURED_PROBE_SECONDS), key=key
             )
         except ModelError as error:
-            because.append(f"the embeddings server of TRAWL_EMBED_URL cannot be used ({error})")
+            because.append(
+                f"the embeddings server {error.url or 'of TRAWL_EMBED_URL'} cannot be used ({error.message})"
+            )
+            hint = error.hint or hint
         else:
             return embedder, f"Embeddings by {embedder.model} on {embedder.name}, as configured."
     else:
@@ -214,21 +218,23 @@ async def open_embedder(settings: Settings, deadline: Deadline) -> tuple[Embedde
             # Without the key: it was not meant for whoever happens to listen there.
             embedder = await _open_endpoint(DEFAULT_URL, settings, deadline.sooner(UNCONFIGURED_PROBE_SECONDS))
         except ModelError:
-            because.append(f"no embeddings server at {DEFAULT_URL}")
+            because.append(f"no usable embeddings server at {DEFAULT_URL}")
         else:
             return embedder, f"Embeddings by {embedder.model}, found on {embedder.name}."
     if not settings.embedded:
         because.append("the embedded server is switched off")
     elif missing := embedded_missing():
         because.append(f"the embedded server is not installed ({missing})")
+        hint = INSTALL_HINT
     else:
         try:
             embedder = await _open_embedded(settings, deadline)
         except ModelError as error:
-            because.append(f"the embedded server cannot be used ({error})")
+            because.append(f"the embedded server cannot be used ({error.message})")
+            hint = error.hint or hint
         else:
             return embedder, f"Embeddings by {embedder.model} in the embedded server: {'; '.join(because)}."
-    return None, f"No embeddings: {'; '.join(because)}. {INSTALL_HINT}"
+    return None, f"No embeddings: {'; '.join(because)}. {hint}"
 
 
 async def _open_endpoint(url: str, settings: Settings, deadline: Deadline, *, key: str | None = None) -> Embedder:
