@@ -269,6 +269,10 @@ OK = {
         """<title>Contact</title><p>Write to us.</p><form><textarea></textarea> Confirm you are not a robot
         <div class="g-recaptcha"></div><button>Send</button></form>"""
     ),
+    "contact form with a captcha already loaded": (
+        """<title>Contact</title><p>Write to us.</p><form><textarea></textarea><input name="cf-turnstile-response">
+        <script>initGeetest({}); window.KPSDK={};KPSDK.now=1</script><button>Send</button></form>"""
+    ),
     "cookie banner over an article": (
         f"""<title>Bread</title>{ARTICLE}<div class="cookie-banner">We use cookies and similar technologies. With your
         consent our partners process personal data for personalised ads.<button>Accept all</button></div>"""

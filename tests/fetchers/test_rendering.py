@@ -69,5 +69,8 @@ def test_no_browser_for_what_a_browser_would_not_change(outcome: str) -> None:
     assert needs_browser(outcome, look(SHELLS["empty root"])) is None  # type: ignore[arg-type]
 
 
-def test_a_wall_is_tried_in_a_browser() -> None:
-    assert needs_browser("blocked", look("<title>Just a moment...</title>")) == "challenge page"
+def test_a_wall_is_tried_in_a_browser_but_not_by_asking_again_too_soon() -> None:
+    wall = look("<title>Just a moment...</title>")
+    assert needs_browser("blocked", wall, 403) == "challenge page"
+    assert needs_browser("blocked", wall, 429) is None
+    assert needs_browser("blocked", look(f"<title>Checking</title>{SCRIPT}"), 429) == "challenge page"

@@ -32,6 +32,9 @@ DOCX = b"PK\x03\x04" + bytes(26) + b"word/document.xml" + bytes(40)
         ("text/markdown", b"# x", "", "text/markdown"),
         ("text/css", b"a{}", "", "text/css"),
         ("image/svg+xml", b"<svg></svg>", "", "image/svg+xml"),
+        ("application/x-json", b"{}", "", "application/json"),
+        ("application/x-python", b"import os", "", "text/plain"),
+        ("application/javascript", b"var a", "", "application/javascript"),
         # PDF under any flag.
         ("application/octet-stream", PDF, "", "application/pdf"),
         ("text/html", PDF, "", "application/pdf"),

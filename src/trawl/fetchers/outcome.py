@@ -111,7 +111,8 @@ def _wall(facts: PageFacts, status: int, headers: Mapping[str, str]) -> Verdict 
     refused = status in (403, 405, 406, 418, 429, 503)
     alone = _full_match(phrases.WALL_TITLE, facts)
     # A service's script watches every page of its customers: it proves a wall only on a page that is little else.
-    bare = len(facts.html) < WALL_PAGE and not facts.has_article and len(facts.text) < WALL_PROSE
+    asks_for_more = bool(facts.text_fields or facts.password_fields) and not refused
+    bare = len(facts.html) < WALL_PAGE and len(facts.text) < WALL_PROSE and not (facts.has_article or asks_for_more)
     if (alone or refused or bare) and (marker := _marker(facts)):
         return Verdict("blocked", marker)
     phrase = phrases.WALL_PHRASE.search(f"{facts.title} {facts.text[:4_000]} {facts.noscript[:1_000]}")
@@ -120,7 +121,6 @@ def _wall(facts: PageFacts, status: int, headers: Mapping[str, str]) -> Verdict 
     if facts.has_article or len(facts.text) > 4 * WALL_PROSE:
         return None
     # "I am not a robot" is also what a contact form and a registration ask.
-    asks_for_more = bool(facts.text_fields or facts.password_fields) and not refused
     if phrase and len(facts.text) < WALL_PROSE and not asks_for_more:
         return Verdict("blocked", f'"{phrase[0][:120]}"')
     if refused and phrases.CAPTCHA_WIDGET.search(facts.html):
@@ -131,8 +131,9 @@ def _wall(facts: PageFacts, status: int, headers: Mapping[str, str]) -> Verdict 
 
 
 def _marker(facts: PageFacts) -> str | None:
+    html = facts.html.lower()
     for service, pattern in phrases.WALL_MARKERS:
-        if match := pattern.search(facts.html):
+        if match := pattern.search(html):
             return f"{service}: {match[0][:60]}"
     return None
 

@@ -28,13 +28,14 @@ SUSPECT_TEXT = 3_000
 a banner, a teaser) and may get the rest by script. Of the 1,497 WCXB pages 1 in 80 is suspected."""
 
 
-def needs_browser(outcome: Outcome, facts: PageFacts) -> str | None:
+def needs_browser(outcome: Outcome, facts: PageFacts, status: int = 200) -> str | None:
     """Why this page must be rendered to be read, or None.
 
-    A wall is tried in a browser once: many check for nothing but a script that runs.
+    A wall is tried in a browser once: many check for nothing but a script that runs. Who says that it was asked too
+    often is not asked again at once, unless the answer is a script.
     """
     if outcome == "blocked":
-        return "challenge page"
+        return None if status == 429 and not facts.scripts else "challenge page"
     if outcome in ("js_shell", "ok", "empty", "soft_404"):
         return script_shell(facts) or suspect(facts)
     return None

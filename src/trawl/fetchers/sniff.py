@@ -78,6 +78,11 @@ _TEXT_APPLICATIONS = frozenset(
         *("x-bibtex", "x-research-info-systems", "mbox"),
     )
 )
+_SAME_AS = {"application/x-json": "application/json", "application/x-pdf": "application/pdf"} | dict.fromkeys(
+    _TEXT_APPLICATIONS - {"application/javascript", "application/sql", "application/toml", "application/yaml"},
+    "text/plain",
+)
+"""Old and private names, under the name readers know."""
 _BY_SUFFIX = {
     ".md": "text/markdown",
     ".markdown": "text/markdown",
@@ -150,6 +155,7 @@ def sniff(told: str, body: bytes, url: str = "") -> str:
         return told if binary == "application/zip" and told not in _UNTOLD and kind_of(told) == "binary" else binary
     if told in _UNTOLD:
         return _untold(told, head, body, url)
+    told = _SAME_AS.get(told, told)
     kind = kind_of(told)
     if kind == "feed" and re.search(rb"<(?:rss|feed|rdf:RDF)[\s>]", head):
         return told

@@ -48,7 +48,7 @@ class WebFetcher:
         plain = await _get(request, tools)
         if plain.facts is None:
             return plain.page
-        reason = needs_browser(plain.page.outcome, plain.facts)
+        reason = needs_browser(plain.page.outcome, plain.facts, plain.page.status)
         if reason is None:
             return plain.page
         if request.render == "never":
