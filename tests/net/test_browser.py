@@ -128,12 +128,14 @@ async def test_a_static_page_costs_little_more_than_the_polls_it_must_stand_stil
 async def test_short_pages_do_not_wait_out_the_ceiling(browser: Browser, site: ReplayWeb) -> None:
     site.add(f"{SITE}/short", "<p>Gone.</p>")
     site.add(f"{SITE}/short-script", "<p>Gone.</p><script>window.x = 1</script>")
-    site.add(f"{SITE}/loading", f"<p>Loading</p><script>setTimeout(() => document.body.innerHTML = '{PROSE}', 1700)")
+    site.add(
+        f"{SITE}/loading", f"<p>Loading</p><script>setTimeout(() => document.body.innerHTML = '{PROSE}', 1700)</script>"
+    )
     assert (await render(browser, "/short")).ready_ms < 2500
     scripted = await render(browser, "/short-script")
     assert scripted.settled
     assert scripted.ready_ms < 4500
-    assert "Some words" in (await render(browser, "/loading")).html
+    assert "<body><p>Some words" in (await render(browser, "/loading")).html
 
 
 @pytest.mark.slow
@@ -335,6 +337,8 @@ async def test_failures_are_told_apart(browser: Browser, site: ReplayWeb) -> Non
     started = time.monotonic()
     assert isinstance(await error_of(f"{SITE}/never", 1.5), DeadlineExceeded)
     assert time.monotonic() - started < 3
+    site.add(f"{SITE}/407", PROSE, status=407, headers={"Proxy-Authenticate": 'Basic realm="x"'})
+    assert (await render(browser, "/407")).status == 407
     error = await error_of(f"{SITE}/file.zip")
     assert isinstance(error, BrowserError)
     assert "download" in str(error)

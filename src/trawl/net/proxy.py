@@ -76,7 +76,7 @@ HOP_BY_HOP = frozenset(
 class Lease:
     """The permission of one browser context to use the proxy. A context manager; closing it twice is harmless."""
 
-    def __init__(self, proxy: BrowserProxy, deadline: Deadline, max_bytes: int) -> None:
+    def __init__(self, deadline: Deadline, max_bytes: int, forget: Callable[[Lease], None]) -> None:
         self.username = secrets.token_urlsafe(16)
         self.password = secrets.token_urlsafe(32)
         self.marker = secrets.token_urlsafe(16)
@@ -89,7 +89,7 @@ class Lease:
         self.closed = False
         self.refused: dict[str, GuardRefused] = {}
         """What the guard refused, by URL without secrets; a tunnel's URL has no path."""
-        self._proxy = proxy
+        self._forget = forget
         self._problems: dict[str, TrawlError] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -109,7 +109,7 @@ class Lease:
             return
         self.closed = True
         self._timer.cancel()
-        self._proxy._forget(self)
+        self._forget(self)
         for writer in self._writers:
             writer.transport.abort()
         for task in self._tasks:
@@ -147,10 +147,9 @@ class Lease:
         self._writers.add(writer)
         return True
 
-    def release(self, *writers: asyncio.StreamWriter) -> None:
-        self._writers.difference_update(writers)
-
-    def _released_task(self, task: asyncio.Task[None] | None) -> None:
+    def release(self, writer: asyncio.StreamWriter, task: asyncio.Task[None] | None = None) -> None:
+        """What `adopt` took up is done: the connection alone, or with it the task."""
+        self._writers.discard(writer)
         if task is not None:
             self._tasks.discard(task)
 
@@ -203,7 +202,7 @@ class BrowserProxy:
 
     def lease(self, deadline: Deadline, max_bytes: int) -> Lease:
         """Credentials for one browser context, good until `deadline` or until `max_bytes` have passed either way."""
-        lease = Lease(self, deadline, max_bytes)
+        lease = Lease(deadline, max_bytes, self._forget)
         self._leases[lease.username.encode()] = lease
         return lease
 
@@ -279,8 +278,7 @@ class _Client:
             await _close(self._writer)
         finally:
             if self._lease is not None:
-                self._lease.release(self._writer)
-                self._lease._released_task(asyncio.current_task())
+                self._lease.release(self._writer, asyncio.current_task())
 
     async def _request(self) -> h11.Request | None:
         try:
