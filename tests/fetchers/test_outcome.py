@@ -270,7 +270,8 @@ OK = {
         <div class="g-recaptcha"></div><button>Send</button></form>"""
     ),
     "contact form with a captcha already loaded": (
-        """<title>Contact</title><p>Write to us.</p><form><textarea></textarea><input name="cf-turnstile-response">
+        """<title>Contact</title><p>Write to us, we answer soon.</p><form><textarea></textarea>
+        <input name="cf-turnstile-response">
         <script>initGeetest({}); window.KPSDK={};KPSDK.now=1</script><button>Send</button></form>"""
     ),
     "cookie banner over an article": (
