@@ -50,7 +50,7 @@ class Settings(BaseModel):
     accept_language: str = "en-US,en;q=0.9"
     """Accept-Language of requests; its first tag is the browser's locale."""
     ca_file: Path | None = None
-    """PEM file of certificate authorities trusted besides the usual ones."""
+    """PEM file of certificate authorities trusted besides the usual ones; the browser keeps to its own store."""
     browser: Path | None = None
     """The Chromium to run; None: Playwright's own, `chromium`, `google-chrome`, in this order."""
 

@@ -437,6 +437,20 @@ async def test_the_given_authority_is_trusted_and_no_other(tmp_path: Path) -> No
                 await browser.aclose()
 
 
+@browser_test
+async def test_the_users_authority_does_not_open_the_browser(tmp_path: Path) -> None:
+    """Chromium would take any chain that holds its certificate, signed or not: only recorded webs may have that."""
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+    async with tls_site(ca, tmp_path) as port:
+        browser = Browser(Dialer(Policy.of([f"127.0.0.1:{port}"])), Settings(ca_file=tmp_path / "ca.pem"))
+        try:
+            with pytest.raises(NetworkError, match="CERT_"):
+                await render(browser, f"https://127.0.0.1:{port}/")
+        finally:
+            await browser.aclose()
+
+
 # -- what runs, and that it ends -------------------------------------------------------------------------------------
 
 

@@ -250,7 +250,7 @@ async def test_the_udp_listener_hears_a_browser_that_is_not_held_back(loopback: 
 
     executable = find_browser(Settings())
     assert executable is not None
-    options = launch_options(Settings(), executable, "")
+    options = launch_options(executable, "")
     options.update(args=[], proxy=None)
     loopback.heard.clear()
     async with async_playwright() as driver:

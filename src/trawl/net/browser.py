@@ -140,7 +140,7 @@ class Browser:
 
     Args:
         dialer: what the proxy asks and connects through.
-        settings: `browser`, `user_agent`, `accept_language`, `ca_file`.
+        settings: `browser`, `user_agent`, `accept_language`; `ca_file` only where the dialer serves a recorded web.
     """
 
     def __init__(self, dialer: Dialer, settings: Settings) -> None:
@@ -349,7 +349,8 @@ class _Chromium:
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(proxy.aclose)
             await proxy.start()
-            options = launch_options(settings, executable, proxy.deny_server)
+            test_ca = settings.ca_file if dialer.dials_elsewhere else None
+            options = launch_options(executable, proxy.deny_server, test_ca=test_ca)
             try:
                 driver = await async_playwright().start()
                 undo.push_async_callback(driver.stop)

@@ -70,22 +70,26 @@ def no_browser(settings: Settings) -> BrowserError:
     )
 
 
-def launch_options(settings: Settings, executable: Path, deny_server: str) -> dict[str, Any]:
+def launch_options(executable: Path, deny_server: str, *, test_ca: Path | None = None) -> dict[str, Any]:
     """Keyword arguments of Playwright's `chromium.launch`.
 
+    Args:
+        test_ca: PEM file of a recorded web's authority. Chromium then accepts every chain that holds its certificate,
+            signatures unchecked: anyone on the way could use it, so it must never be an authority of the real web.
+
     Raises:
-        BrowserError: `settings.ca_file` cannot be read.
+        BrowserError: `test_ca` cannot be read.
     """
     args = [
         "--webrtc-ip-handling-policy=disable_non_proxied_udp",
         "--disable-quic",
         "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
     ]
-    if settings.ca_file is not None:
+    if test_ca is not None:
         try:
-            hashes = spki_hashes(settings.ca_file.read_text("ascii", "replace"))
+            hashes = spki_hashes(test_ca.read_text("ascii", "replace"))
         except (OSError, ValueError) as error:
-            raise BrowserError(f"the CA file {settings.ca_file} cannot be used: {error}") from error
+            raise BrowserError(f"the CA file {test_ca} cannot be used: {error}") from error
         args.append(f"--ignore-certificate-errors-spki-list={','.join(hashes)}")
     return {
         "executable_path": executable,

@@ -74,6 +74,8 @@ class Dialer:
         self, policy: Policy, *, connect_to: ConnectTo | None = None, resolver: Resolver | None = None
     ) -> None:
         self.policy = policy
+        self.dials_elsewhere = connect_to is not None
+        """A recorded web stands in for the real one."""
         self._connect_to = _as_function(connect_to)
         self._resolver = resolver or SystemResolver()
         self._resolved: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
