@@ -22,7 +22,8 @@ WORD_TAIL = 0.38
 WORD_CASED = 0.23
 """For a word in capitals or camel case."""
 DIGITS = 1.0
-"""For each three digits of a number, and for the space before it, which no number token contains."""
+"""For each three digits of a number, and for a space before a number, a kana or an ideograph, which is a token of its
+own there."""
 PUNCTUATION = 0.95
 """For a run of ASCII punctuation."""
 SPACE = 0.6
@@ -30,7 +31,7 @@ SPACE = 0.6
 
 _WORD = re.compile(r"[A-Za-z]+")
 _NUMBER = re.compile(r"[0-9]+")
-_SPACE_NUMBER = re.compile(r" (?=[0-9])")
+_LONE_SPACE = re.compile(r" (?=[0-9\u3040-\u30ff\u3400-\u9fff])")
 _PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]+")
 _SPACE = re.compile(r"\s{2,}|[\n\t]")
 _NON_ASCII = re.compile(r"[^\x00-\x7f]+")
@@ -60,10 +61,10 @@ _RANGES: tuple[tuple[int, float], ...] = (
     (0x1E00, 0.9),  # Latin and Greek with diacritics
     (0x2000, 0.6),  # typographic punctuation
     (0x2070, 1.0),  # symbols, arrows, boxes
-    (0x2E80, 0.85),  # radicals, ideographic punctuation
-    (0x3040, 0.72),  # kana
+    (0x2E80, 0.82),  # radicals, ideographic punctuation
+    (0x3040, 0.68),  # kana
     (0x3100, 0.9),  # Bopomofo and others
-    (0x3400, 0.87),  # ideographs
+    (0x3400, 0.83),  # ideographs
     (0xA000, 2.0),  # Yi and others
     (0xAC00, 0.70),  # Hangul
     (0xD7B0, 2.0),
@@ -78,7 +79,7 @@ def estimate_tokens(text: str) -> int:
     tokens = (
         sum(_word(w) for w in _WORD.findall(text))
         + DIGITS * sum((len(d) + 2) // 3 for d in _NUMBER.findall(text))
-        + DIGITS * len(_SPACE_NUMBER.findall(text))
+        + DIGITS * len(_LONE_SPACE.findall(text))
         + PUNCTUATION * len(_PUNCTUATION.findall(text))
         + SPACE * len(_SPACE.findall(text))
     )
