@@ -7,6 +7,7 @@ neither term across the border of two blocks, so that each term is made of words
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Iterable
 from urllib.parse import quote, urlsplit
@@ -54,48 +55,51 @@ def anchor(url: str, document: Document, chunk: Chunk) -> str:
     bare = f"{base}#{fragment}" if fragment else base
     if not chunk.spans:
         return bare
-    before = _before(document, chunk)
-    read = " ".join(before)
+    read = document.source[: chunk.start]
     texts = [t for t in (_visible(document, chunk, b, read) for b in blocks_of(document, chunk)) if t.strip()]
-    directive = _directive(texts, before)
+    directive = _directive(texts, read, _just_before(document, chunk))
     return f"{base}#{fragment}:~:{directive}" if directive else bare
 
 
-def _directive(texts: list[str], before: list[str]) -> str:
+def _directive(texts: list[str], read: str, before: str) -> str:
     if not texts:
         return ""
     first, last = _squeezed(texts[0]), _squeezed(texts[-1])
     if len(texts) == 1 and len(first.split()) <= WHOLE_WORDS and len(first) <= MAX_TERM_CHARS and not _glued(first):
-        return f"text={_prefix(before, first)}{_encoded(first)}"
+        return f"text={_prefix(read, before, first)}{_encoded(first)}"
     start, end = _edge(texts[0]), _edge(texts[-1], from_end=True)
     if not start:
         return ""
     # The end comes after the start in the page, or the browser does not find the range.
     apart = len(texts) > 1 or len(start) + len(end) < len(first)
     tail = f",{_encoded(end)}" if end and apart and _squeezed(end) in last else ""
-    return f"text={_prefix(before, start)}{_encoded(start)}{tail}"
+    return f"text={_prefix(read, before, start)}{_encoded(start)}{tail}"
 
 
-def _prefix(before: list[str], start: str) -> str:
+def _prefix(read: str, before: str, start: str) -> str:
     """The words just before `start`, where a browser would else stop at an earlier place that reads the same."""
-    if start.casefold() not in " ".join(before).casefold():
+    if start.casefold() not in read.casefold():
         return ""
-    words = _edge(before[-1], from_end=True)
+    words = _edge(before, from_end=True)
     return f"{_encoded(words)}-," if words else ""
 
 
-def _before(document: Document, chunk: Chunk) -> list[str]:
-    """What a person has read of the page before the chunk begins, block by block, white space squeezed."""
-    earlier = [b for b in document.blocks if b.start < chunk.start and not b.hidden]
-    texts = [b.text if b.end <= chunk.start else _unmarked(document.source[b.start : chunk.start]) for b in earlier]
-    return [_squeezed(t) for t in texts if t.strip()]
+def _just_before(document: Document, chunk: Chunk) -> str:
+    """The words of the block, or of its part, that a person reads before the chunk."""
+    i = bisect.bisect_left(document.blocks, chunk.start, key=lambda b: b.start) - 1
+    while i >= 0 and (document.blocks[i].hidden or not document.blocks[i].text.strip()):
+        i -= 1
+    if i < 0:
+        return ""
+    block = document.blocks[i]
+    return block.text if block.end <= chunk.start else _unmarked(document.source[block.start : chunk.start])
 
 
 def _squeezed(text: str) -> str:
     return " ".join(text.split())
 
 
-def _visible(document: Document, chunk: Chunk, block: Block, before: str) -> str:
+def _visible(document: Document, chunk: Chunk, block: Block, read: str) -> str:
     """The words of `block` that belong to `chunk`, without markers: of a table one cell, of a listing one line."""
     pieces = [
         document.source[max(start, block.start) : min(end, block.end)]
@@ -105,9 +109,9 @@ def _visible(document: Document, chunk: Chunk, block: Block, before: str) -> str
     text = "\n".join(pieces)
     if block.kind == "table":
         cells = (cell for line in text.split("\n") if line.strip(" |:-") for cell in line.split("|"))
-        return _telling(cells, before)
+        return _telling(cells, read)
     if block.kind == "code":
-        return _telling((line for line in text.split("\n") if not _FENCE.match(line)), before)
+        return _telling((line for line in text.split("\n") if not _FENCE.match(line)), read)
     whole = pieces == [document.source[block.start : block.end]]
     return block.text if whole else _unmarked(text)
 
@@ -117,10 +121,10 @@ def _unmarked(text: str) -> str:
     return "\n".join(_MARKS.sub("", line) for line in text.split("\n"))
 
 
-def _telling(pieces: Iterable[str], before: str) -> str:
+def _telling(pieces: Iterable[str], read: str) -> str:
     """The first piece that has words and does not stand earlier in the page; else the first that has words."""
     worded = [p.strip() for p in pieces if any(c.isalnum() for c in p)]
-    new = (p for p in worded if len(p) >= MIN_CELL_CHARS and _squeezed(p) not in before)
+    new = (p for p in worded if len(p) >= MIN_CELL_CHARS and p not in read)
     return next(new, worded[0] if worded else "")
 
 

@@ -30,6 +30,18 @@ def test_the_budget_is_used_and_never_overdrawn() -> None:
     assert texts(pack(items, 11, cost=words)) == ["a b c", "d e f g h", "i j", "k"]
 
 
+def test_the_price_is_asked_of_few_pieces_on_a_page_of_many() -> None:
+    """Pricing a piece may be dear: a link is made for it."""
+    asked: list[Chunk] = []
+
+    def cost(chunk: Chunk) -> int:
+        asked.append(chunk)
+        return 7
+
+    assert len(pack(ranked(*(f"text {i}" for i in range(5_000))), 20, cost=cost)) == 2
+    assert len(asked) < 100
+
+
 def test_text_to_be_read_on_stops_where_it_no_longer_fits() -> None:
     assert texts(pack(ranked("a b c", "d e f g h", "i j"), 6, cost=words, skip_larger=False)) == ["a b c"]
 

@@ -12,6 +12,9 @@ from trawl.types import Chunk, Part
 
 __all__ = ["adaptive_k", "chunk_cost", "pack"]
 
+PATIENCE = 50
+"""So many pieces in a row that do not fit end the search for a smaller one: what comes after them answers hardly."""
+
 
 def adaptive_k(n: int) -> int:
     """How many of `n` chunks to return when only their number counts: 5 to 8 on a short page, 12 on a long one."""
@@ -51,6 +54,7 @@ def pack(
     chosen: list[Ranked] = []
     seen: set[str] = set()
     left = max_tokens
+    misfits = 0
     for item in ranked:
         if left <= 0 or (k is not None and len(chosen) >= k):
             break
@@ -62,9 +66,11 @@ def pack(
             if not chosen:
                 cut = _shortened(item.chunk, left, cost)
                 return [replace(item, chunk=cut)] if cut else []
-            if skip_larger:
+            misfits += 1
+            if skip_larger and misfits < PATIENCE:
                 continue
             break
+        misfits = 0
         seen.add(words)
         chosen.append(item)
         left -= price
