@@ -53,7 +53,7 @@ def measure(name: str, pages: list[dict[str, Any]], html_dir: Path) -> dict[str,
         body = gzip.decompress((html_dir / f"{page['file_id']}.html.gz").read_bytes())
         started = time.process_time()
         try:
-            text = extract(body, page["url"])
+            text = extract(body, page.get("url", ""))
         except Exception as error:  # one page must not end the run; errors are part of the result
             errors += 1
             text = ""

@@ -8,7 +8,7 @@ and the element it comes from. `draft_blocks` makes them in one walk; `write_sou
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urljoin, urlsplit
@@ -18,16 +18,19 @@ from trawl.extraction.dom import Element, Tree, is_hidden, names
 from trawl.types import Block, BlockKind, Link
 
 BLOCK_TAGS = names(
-    "html body address article aside blockquote caption center dd details dialog dir div dl dt fieldset figcaption"
-    " figure footer form frameset h1 h2 h3 h4 h5 h6 header hgroup hr legend li main menu nav noscript ol option p pre search"
-    " section select shadow-root summary table tbody td textarea tfoot th thead tr ul listing plaintext xmp"
+    "html body address article aside blockquote caption center dd details dialog dir div dl dt fieldset"
+    " figcaption figure footer form frameset h1 h2 h3 h4 h5 h6 header hgroup hr legend li main menu nav"
+    " noscript ol option p pre search section select shadow-root summary table tbody td textarea tfoot th"
+    " thead tr ul listing plaintext xmp"
 )
 _HEADINGS = {f"h{n}": n for n in range(1, 7)}
 _LISTS = frozenset({"ul", "ol", "menu", "dir"})
 MARKUP = names("a b strong em i code kbd samp tt del s strike sup sub q")
 """Inline elements that matter to a writer; the others are only their text."""
 _SEPARATED = frozenset({"a", "button", "label"})
-_NO_TEXT = frozenset({"head", "script", "template", "object", "rp", "annotation", "annotation-xml", "input", "title"})
+_NO_TEXT = frozenset({"head", "template", "object", "rp", "annotation", "annotation-xml", "input", "title"})
+_LIST_DEPTH = 24
+"""Lists in lists that are shown as such; deeper items are kept, their depth is not."""
 _MARKUP_DEPTH = 16
 """Inline elements remembered as open at once; text deeper than that is kept, its markup is not."""
 _SPACE = re.compile(r"[ \t\n\r\f]+")
@@ -120,13 +123,14 @@ def image_source(image: Element) -> str:
 
 def draft_blocks(tree: Tree) -> list[Draft]:
     """The blocks of the page in document order, hidden ones included."""
-    return _Walk().run(tree.body)
+    return _Walk(tree.revealed).run(tree.body)
 
 
 class _Walk:
     """One pass over the tree with a stack of its own: an element to enter, or a function to call when it ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, revealed: Set[str] = frozenset()) -> None:
+        self.revealed = revealed
         self.drafts: list[Draft] = []
         self.pieces: list[Piece] = []
         self.markup: list[Element] = []
@@ -214,7 +218,7 @@ class _Walk:
         block = tag in BLOCK_TAGS or ("style" in element.attrs and bool(_BLOCK_STYLE.search(element.get("style"))))
         if element.attrs and self.special(element):
             return
-        if is_hidden(element) and not self.hidden:
+        if not self.hidden and is_hidden(element, self.revealed):
             self.enter_hidden(element, block)
         elif block:
             self.enter_block(element)
@@ -274,7 +278,7 @@ class _Walk:
             self.flush()
             self.lists.append(_List(element, None))
             self.block(element, lambda: self.lists.pop())
-        elif tag == "dd" and self.lists:
+        elif tag == "dd" and self.lists and len(self.items) < _LIST_DEPTH:
             self.flush()
             self.items.append(Item(": ", self.lists[-1].element.index, element))
             self.block(element, lambda: self.items.pop())
@@ -318,7 +322,12 @@ class _Walk:
             number = int(start) if re.fullmatch(r"-?\d{1,9}", start) else 1
         outer = self.lists[-1] if self.lists else None
         adopted = None
-        if outer and outer.last_item and (not self.items or self.items[-1].list_id != outer.element.index):
+        if (
+            outer
+            and outer.last_item
+            and len(self.items) < _LIST_DEPTH
+            and (not self.items or self.items[-1].list_id != outer.element.index)
+        ):
             # A list placed directly inside a list belongs to the item before it.
             adopted = outer.last_item
             self.items.append(adopted)
@@ -341,9 +350,12 @@ class _Walk:
             marker = f"{current.next_number}. "
             current.next_number += 1
         item = Item(marker, current.element.index if current else -1, element)
+        self.flush()
+        if len(self.items) >= _LIST_DEPTH:
+            self.block(element)
+            return
         if current:
             current.last_item = item
-        self.flush()
         self.items.append(item)
         self.block(element, lambda: self.items.pop())
 

@@ -31,10 +31,15 @@ _LABELS = {
     "macintosh": "mac-roman", "x-mac-cyrillic": "mac-cyrillic", "koi8": "koi8-r", "koi8-ru": "koi8-u",
     "windows-1252": "cp1252", "none": "", "binary": "", "user-defined": "", "x-user-defined": "",
 }  # fmt: skip
-_NOT_TEXT = names("base64 bz2 hex quopri rot13 uu zlib idna punycode raw_unicode_escape unicode_escape utf_7 undefined")
+_NOT_TEXT = names(
+    "base64 bz2 hex quopri rot_13 uu zlib idna punycode raw_unicode_escape unicode_escape utf_7 undefined"
+)
 _UNUSED_1252 = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
 _CP1252 = {n: bytes([n]).decode("cp1252") for n in range(0x80, 0xA0) if n not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}
-_SUSPICIOUS = re.compile("[\x80-\x9f\ufffd]")
+_COUNTED = 500_000
+_LOOKALIKES = frozenset({"cp1250", "cp1254", "cp1257", "iso8859-2", "iso8859-15", "iso8859-10", "mac-roman"})
+# ASCII and what Western European pages use of windows-1252: no text in a lookalike has only these.
+_WESTERN = bytes(range(0x80)) + "ÄÖÜäöüßÉéèêëàâáçîïíôóòûúùñ¿¡«»©®°·²§£€‚„…‘’“”•–—™\xa0".encode("cp1252")
 
 
 def encoding_of(label: str | None) -> str | None:
@@ -53,8 +58,8 @@ def encoding_of(label: str | None) -> str | None:
 def decode(body: bytes, declared: str | None) -> tuple[str, str]:
     """The text of `body` and the encoding it was read in. Never raises.
 
-    Asked in this order: byte order mark, the header's label (`declared`), a label in the page, valid UTF-8, detection.
-    A label is believed when the bytes are valid in it; when none is, the one that spoils the fewest characters wins.
+    Asked in this order: byte order mark, the header's label (`declared`), a label in the page, UTF-8, detection.
+    A label is believed when the bytes are valid in it, or nearly so; valid UTF-8 beats a label that says otherwise.
     """
     for bom, name in _BOMS:
         if body.startswith(bom):
@@ -75,11 +80,13 @@ def decode(body: bytes, declared: str | None) -> tuple[str, str]:
         return text, name
     if utf8 is not None:
         return utf8, "utf-8"
-    candidates = labels + [name for name in (_utf16_by_zeros(body), _detected(body)) if name]
-    return min(
-        ((body.decode(name, "replace"), name) for name in dict.fromkeys([*candidates, "cp1252"])),
-        key=lambda read: len(_SUSPICIOUS.findall(read[0][:1_000_000])),
-    )
+    for name in dict.fromkeys((*labels, "utf-8")):
+        text = body.decode(name, "replace")
+        # A few broken bytes in a page are damage; many are another encoding.
+        if name != "cp1252" and text.count("\ufffd") < 0.1 * sum(not c.isascii() for c in text[:_COUNTED]):
+            return text, name
+    name = _utf16_by_zeros(body) or _detected(body) or "cp1252"
+    return body.decode(name, "replace"), name
 
 
 def _meta_label(body: bytes) -> str | None:
@@ -115,17 +122,25 @@ def _detected(body: bytes) -> str | None:
     sample = _foreign_part(body)
     if not sample:
         return None
-    best = from_bytes(sample, steps=5, chunk_size=512, explain=False).best()
-    return encoding_of(best.encoding) if best is not None else None
+    best = from_bytes(sample).best()
+    found = encoding_of(best.encoding) if best is not None else None
+    if found in _LOOKALIKES and not sample.translate(None, _WESTERN):
+        return "cp1252"
+    return found
 
 
 def _foreign_part(body: bytes) -> bytes:
-    """A sample around the non-ASCII bytes, without tags and scripts."""
-    text = re.sub(
-        rb"<(script|style)\b[^>]{0,500}>.{0,100000}?</\1|<[^>]{0,2000}>|\s{2,}",
-        b" ",
-        body[:1_000_000],
-        flags=re.S | re.I,
-    )
-    pieces = re.findall(rb"[^\x80-\xff]{0,40}[\x80-\xff][^\n]{0,200}", text)
-    return b"\n".join(pieces[:400])[:_SAMPLE_BYTES]
+    """Whole lines that hold other than ASCII, up to the size of a sample."""
+    if body.isascii():
+        return b""
+    if len(body) <= _SAMPLE_BYTES:
+        return body
+    lines = []
+    size = 0
+    for line in body[:2_000_000].split(b"\n"):
+        if not line.isascii():
+            lines.append(line[: _SAMPLE_BYTES - size])
+            size += len(lines[-1])
+            if size >= _SAMPLE_BYTES:
+                break
+    return b"\n".join(lines)

@@ -22,10 +22,10 @@ _NOT_A_LANGUAGE = names(
     " area toolbar content highlight code lines line view viewer body cell mirror language"
 )
 _KNOWN = names(
-    "bash c c# c++ clojure console cpp cs csharp css dart diff dockerfile elixir erlang fortran go graphql groovy"
-    " haskell hcl html http ini java javascript js json jsx julia kotlin latex less lisp lua makefile markdown matlab nginx"
-    " objectivec ocaml perl php powershell prolog protobuf py python r rb ruby rust sass scala scheme scss sh shell sql"
-    " swift terraform toml ts tsx typescript vb verilog vim xml yaml yml zig"
+    "bash c c# c++ clojure console cpp cs csharp css dart diff dockerfile elixir erlang fortran go graphql"
+    " groovy haskell hcl html http ini java javascript js json jsx julia kotlin latex less lisp lua makefile"
+    " markdown matlab nginx objectivec ocaml perl php powershell prolog protobuf py python r rb ruby rust sass"
+    " scala scheme scss sh shell sql swift terraform toml ts tsx typescript vb verilog vim xml yaml yml zig"
 )
 _NUMBERS_ONLY = re.compile(r"\s*1(?:\s+\d+)*\s*")
 

@@ -9,7 +9,7 @@ where their script would put them, `noscript` is read. Nothing here or in the co
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Union
 
@@ -21,7 +21,9 @@ MAX_DEPTH = 2_000
 """Elements open at once. Lexbor needs 0.05 s for 8,000 nested `div`s and 14 s for 100,000."""
 MAX_ATTRIBUTES = 256
 """Attributes of one element. Lexbor compares every new attribute with all before it: 14 s for 100,000."""
-MAX_REOPENED = 200_000
+MAX_FORMATTING = 100
+"""Formatting elements open at once; Lexbor's time for them grows with the square."""
+MAX_REOPENED = 20_000
 """Formatting elements (`b`, `font`, ...) the HTML5 rules may reopen in later blocks; beyond it they are dropped."""
 
 
@@ -36,12 +38,18 @@ _OPTIONAL_END = names("p li dt dd option optgroup tr td th thead tbody tfoot col
 _RAW_TEXT = names("script style textarea title xmp iframe noembed noframes")
 _SKIPPED = names("style svg canvas iframe noembed noframes frame embed audio video source track param datalist")
 
+INDEXED = frozenset({"base", "meta", "link", "title", "h1", "time"})
+_END_TAGS = {name: re.compile(rf"</{name}", re.I) for name in _RAW_TEXT}
 _TAG = re.compile(r"<!--|<(/?)([a-zA-Z][^\s/>]{0,40})")
 _ATTRIBUTE = re.compile(
     r"""[\s/]*+(?:(>)|[^\s>/][^\s>/=]*+(?:\s*+=\s*+(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z)|[^\s>"'][^\s>]*+)?+)?+)"""
 )
+MAX_ELEMENTS = 100_000
+"""Elements of the tree; the largest real pages have a quarter of that. What is beyond is not read, with a warning."""
 _LONG_TAG = 2_048
 _STREAMED = re.compile(r"S:[0-9a-f]+")
+_REVEALED_CLASS = re.compile(r"tab-?(?:pane|panel|content)|accordion|collaps|expand|(?:read|show)-?more", re.I)
+_CONTROLS = ("aria-controls", "data-target", "data-bs-target", "href")
 _HIDING_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.I)
 
 # Soft hyphens and zero-width characters split words that a reader sees whole; no-break spaces are spaces.
@@ -115,14 +123,25 @@ class Tree:
     count: int
     """How many elements the tree has."""
     json_ld: list[str] = field(default_factory=list)
+    indexed: dict[str, list[Element]] = field(default_factory=dict)
+    """Elements a page has few of and that say something about the whole of it, by tag: `INDEXED`."""
+    revealed: set[str] = field(default_factory=set)
+    """Ids that controls of the page name as what they show."""
     warnings: tuple[str, ...] = ()
 
 
-def is_hidden(element: Element) -> bool:
-    """Whether the element's own attributes hide it from a person reading the page."""
+def is_hidden(element: Element, revealed: Set[str] = frozenset()) -> bool:
+    """Whether the element's own attributes hide it from a person reading the page.
+
+    What a click shows is not hidden: tab panels, accordions, elements whose id a control names (`revealed`).
+    """
     attrs = element.attrs
     if not attrs or element.tag in ("html", "body"):
         # A hidden body is a flicker guard that a script takes away.
+        return False
+    if attrs.get("id") in revealed or attrs.get("role") == "tabpanel":
+        return False
+    if "class" in attrs and _REVEALED_CLASS.search(attrs["class"] or ""):
         return False
     if "hidden" in attrs and (attrs["hidden"] or "").lower() != "until-found":
         return True
@@ -140,7 +159,7 @@ def clean(text: str) -> str:
 def bounded(html: str) -> tuple[str, int, tuple[str, ...]]:
     """`html` fit for parsing: (text, depth estimate, warnings).
 
-    NUL characters are dropped. Tags beyond `MAX_DEPTH` become line breaks, attributes beyond `MAX_ATTRIBUTES` go, and
+    NUL characters are dropped. Tags beyond `MAX_DEPTH` become spaces, attributes beyond `MAX_ATTRIBUTES` go, and
     formatting elements go when reopening them would cost more than `MAX_REOPENED`. Elements with optional end tags are
     not counted as nesting, so the depth is an estimate; it is exact within a factor of four.
     """
@@ -150,10 +169,16 @@ def bounded(html: str) -> tuple[str, int, tuple[str, ...]]:
         warnings.append(f"the page is longer than {MAX_CHARS // 2**20} MB; its end was not read")
     if "\0" in html:
         html = html.replace("\0", "")
+    flat, depth, said = _flatten(html, keep_formatting=True) or _flatten(html, keep_formatting=False) or ("", 0, ())
+    return flat, depth, (*warnings, *said)
 
+
+def _flatten(html: str, *, keep_formatting: bool) -> tuple[str, int, tuple[str, ...]] | None:
+    """`html` within the bounds on depth and attributes; None when its formatting elements cost too much to keep."""
+    warnings = []
     out: list[str] = []
     copied = position = 0
-    depth = deepest = open_formatting = reopened = 0
+    depth = deepest = formatting = reopened = 0
     flattened = trimmed = False
     while match := _TAG.search(html, position):
         start, position = match.span()
@@ -163,22 +188,19 @@ def bounded(html: str) -> tuple[str, int, tuple[str, ...]]:
             position = len(html) if end < 0 else end + 3
             continue
         name = name.lower()
-        if not closing:
-            following = _TAG.search(html, position)
-            if (following.start() if following else len(html)) - start > _LONG_TAG:
-                position, cut = _attributes_end(html, position)
-                if cut is not None:
-                    out += [html[copied:cut], ">"]
-                    copied, trimmed = position, True
+        end = html.find(">", position, position + _LONG_TAG) + 1
+        if not end or html.count('"', position, end) % 2 or html.count("'", position, end) % 2:
+            end, cut = _attributes_end(html, position)
+            if cut is not None:
+                out += [html[copied:cut], ">"]
+                copied, trimmed = end, True
+        position = end
+        drop = False
         if name in _FORMATTING:
-            open_formatting = max(0, open_formatting + (-1 if closing else 1))
-            if reopened > MAX_REOPENED:
-                end = html.find(">", position - 1) + 1 or len(html)
-                out.append(html[copied:start])
-                copied = position = max(position, end)
-                flattened = True
+            formatting = max(0, formatting + (-1 if closing else 1))
+            drop = formatting > MAX_FORMATTING or not keep_formatting
         elif name in _OPTIONAL_END:
-            reopened += open_formatting
+            reopened += formatting
         elif name not in VOID:
             if closing:
                 drop = depth > MAX_DEPTH
@@ -187,17 +209,21 @@ def bounded(html: str) -> tuple[str, int, tuple[str, ...]]:
                 depth += 1
                 deepest = max(deepest, depth)
                 drop = depth > MAX_DEPTH
-                reopened += open_formatting
-            if drop:
-                end = html.find(">", position - 1) + 1 or len(html)
-                out += [html[copied:start], "<br>"]
-                copied = position = max(position, end)
-                flattened = True
-                continue
-            if not closing and name in _RAW_TEXT:
-                # Raw text holds no tags; without its end tag the rest of the page belongs to it.
-                end_tag = re.compile(rf"</{re.escape(name)}", re.I).search(html, position)
-                position = end_tag.start() if end_tag else len(html)
+                reopened += formatting
+        if keep_formatting and reopened > MAX_REOPENED:
+            return None
+        if drop:
+            if copied <= start:
+                out.append(html[copied:start])
+            else:
+                out.pop()  # its start was written when its attributes were cut
+                out.pop()
+            out.append("" if name in _FORMATTING else " ")
+            copied, flattened = position, True
+        elif not closing and name in _RAW_TEXT:
+            # Raw text holds no tags; without its end tag the rest of the page belongs to it.
+            end_tag = _END_TAGS[name].search(html, position)
+            position = end_tag.start() if end_tag else len(html)
     if out:
         out.append(html[copied:])
         html = "".join(out)
@@ -263,7 +289,16 @@ def _build(tree: Tree, top: LexborNode, root: Element) -> tuple[dict[str, Elemen
                 element = Element(tree.count, tag, attrs, parent)
                 tree.count += 1
                 parent.children.append(element)
+                if tag in INDEXED:
+                    tree.indexed.setdefault(tag, []).append(element)
+                if tree.count > MAX_ELEMENTS:
+                    tree.warnings += (f"the page has more than {MAX_ELEMENTS:,} elements; the rest was not read",)
+                    return streamed, placeholders
                 if attrs:
+                    for control in _CONTROLS:
+                        value = attrs.get(control)
+                        if value and (control == "aria-controls" or value[0] == "#"):
+                            tree.revealed.add(value.lstrip("#"))
                     identity = attrs.get("id") or ""
                     if tag == "template" and identity.startswith("B:"):
                         placeholders[identity[2:]] = element

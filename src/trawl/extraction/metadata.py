@@ -23,7 +23,7 @@ _SPACE = re.compile(r"\s+")
 
 def base_url(tree: Tree, url: str) -> str:
     """The address links of the page are relative to."""
-    for element in tree.root.elements("base"):
+    for element in tree.indexed.get("base", ()):
         href = element.get("href").strip()
         if href:
             return absolute(url, href) or url
@@ -53,8 +53,8 @@ def read(tree: Tree, url: str) -> dict[str, str]:
             metas.get("parsely-author"),
             metas.get("sailthru.author"),
             metas.get("citation_author"),
-            _visible_author(tree),
-        ),
+        )
+        or _visible_author(tree),
         "date": _first(
             *map(
                 _date,
@@ -105,7 +105,7 @@ def read(tree: Tree, url: str) -> dict[str, str]:
 
 def _metas(tree: Tree) -> dict[str, str]:
     metas: dict[str, str] = {}
-    for element in tree.root.elements("meta"):
+    for element in tree.indexed.get("meta", ()):
         name = element.get("property") or element.get("name") or element.get("itemprop") or element.get("http-equiv")
         content = _squeeze(element.get("content")[:4_000])
         if name and content:
@@ -179,8 +179,8 @@ def _title(tree: Tree, metas: dict[str, str], article: dict[str, Any], site: str
 
     Of several candidates the one that is also the page's first heading wins: it is what a reader sees.
     """
-    heading = next((t for e in tree.body.elements("h1") if (t := _squeeze(e.text()))), "")
-    in_head = next((_squeeze(e.text()) for e in tree.root.elements("title") if not _in_svg(e)), "")
+    heading = next((t for e in tree.indexed.get("h1", ()) if (t := _squeeze(e.text()))), "")
+    in_head = next((_squeeze(e.text()) for e in tree.indexed.get("title", ()) if not _in_svg(e)), "")
     candidates = [
         _text(article.get("headline")),
         metas.get("og:title", ""),
@@ -229,7 +229,7 @@ def _date(value: Any) -> str:
 
 
 def _visible_date(tree: Tree) -> str:
-    for element in tree.body.elements("time"):
+    for element in tree.indexed.get("time", ()):
         if not any(a.tag in ("aside", "footer", "nav") for a in element.ancestors()):
             found = _date(element.get("datetime"))
             if found:
@@ -254,7 +254,7 @@ def _visible_author(tree: Tree) -> str:
 
 
 def _canonical(tree: Tree, metas: dict[str, str], url: str) -> str:
-    for element in tree.root.elements("link"):
+    for element in tree.indexed.get("link", ()):
         if element.get("rel").lower() == "canonical":
             found = absolute(url, element.get("href"))
             if found:

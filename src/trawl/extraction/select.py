@@ -25,6 +25,8 @@ _GRAM = 4
 """Words in a row that must agree with the voter's text for a block to count as kept."""
 _SHORT = 6
 """Blocks of fewer words are compared as whole lines."""
+_PART_OF_LINE = {1: 0.3, 2: 0.6, 3: 0.8, 4: 0.9, 5: 0.9}
+"""How far a short block counts as kept when its words stand inside a longer line: the shorter, the less."""
 _NEAR = 12
 """Ancestors a block is seen with; deeper nesting says nothing more and costs time."""
 _VOTE_MAX_CHARS = 3_000_000
@@ -67,13 +69,18 @@ class Vote:
     grams: frozenset[tuple[str, ...]]
     lines: frozenset[str]
     words: int
+    text: str
 
     def coverage(self, words: list[str]) -> float:
         """0..1: how much of a block's text is in what was kept."""
         if not words or not self.words:
             return 0.0
         if len(words) < _SHORT:
-            return float(" ".join(words) in self.lines)
+            text = " ".join(words)
+            if text in self.lines:
+                return 1.0
+            # A voter may run several short blocks into one line.
+            return _PART_OF_LINE[len(words)] if f" {text} " in self.text else 0.0
         grams = [tuple(words[i : i + _GRAM]) for i in range(len(words) - _GRAM + 1)]
         return sum(g in self.grams for g in grams) / len(grams)
 
@@ -104,7 +111,7 @@ def _vote(text: str) -> Vote:
         if "|" in line
         for c in line.split("|")
     }
-    return Vote(grams, frozenset((whole | cells) - {""}), len(words))
+    return Vote(grams, frozenset((whole | cells) - {""}), len(words), f" {' '.join(words)} ")
 
 
 FEATURES = (
@@ -113,7 +120,8 @@ FEATURES = (
     "image_only", "in_main", "in_article", "in_nav", "in_header", "in_footer", "in_aside", "in_form", "in_button",
     "in_boilerplate", "in_comments", "in_meta", "in_content", "in_figure", "near_words", "near_link_share",
     "repeated", "before_first", "after_last", "position", "h1", "kept_share", "kept_x_near", "heading_next_kept",
-    "nokept_nav", "list_link",
+    "nokept_nav", "list_link", "out_of_main", "out_of_article", "kept_x_share", "around_x_share", "before_x_after",
+    "unkept_x_share", "list_short",
 )  # fmt: skip
 
 
@@ -203,6 +211,8 @@ def features(tree: Tree, drafts: Sequence[Draft], blocks: Sequence[Block], vote:
     before = _running(kept, counts)
     after = _running(kept[::-1], counts[::-1])[::-1]
     passed = 0
+    has_main = any("main" in r.roles for r in regions)
+    has_article = any("article" in r.roles for r in regions)
     for i, (draft, block) in enumerate(zip(drafts, blocks, strict=True)):
         n, k = counts[i], kept[i]
         roles = regions[i].roles
@@ -233,6 +243,9 @@ def features(tree: Tree, drafts: Sequence[Draft], blocks: Sequence[Block], vote:
             float(seen[keys[i]] > 1), float(i < first), float(i > last), passed / page_words,
             float(block.kind == "heading" and block.level == 1), kept_share, k * around, next_kept,
             nav * (1 - k), float(block.kind == "list") * share,
+            float(has_main and "main" not in roles), float(has_article and "article" not in roles),
+            k * kept_share, around * kept_share, before[i] * after[i], (1 - k) * kept_share,
+            float(block.kind == "list" and n < _SHORT),
         ])  # fmt: skip
         passed += n
     return rows

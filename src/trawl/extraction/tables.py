@@ -22,6 +22,8 @@ MAX_CELLS = 100_000
 _LAYOUT_CONTENT = names("h1 h2 h3 h4 h5 h6 pre form article section main nav dl blockquote hr")
 _LONG_CELL = 1_200
 """Characters in one cell beyond which a table without header cells is taken for layout."""
+_NESTED_TABLES = 20
+"""Small tables in the cells of a data table; with more of them, or tables in those, it is layout."""
 _REPEATED_LENGTH = 60
 """A value that spans columns is repeated in each when it is this short: every cell of a row then stands for itself."""
 
@@ -97,7 +99,7 @@ def _is_data(table: Element, rows: list[list[Element]], *, has_head: bool) -> bo
     headers = sum(c.tag == "th" for row in rows for c in row)
     if not rows or (width < 2 and not (headers and len(rows) > 1)):
         return False
-    total = nested = 0
+    total = nested = tables = 0
     longest = 0
     for row in rows:
         for cell in row:
@@ -106,9 +108,10 @@ def _is_data(table: Element, rows: list[list[Element]], *, has_head: bool) -> bo
                 if isinstance(node, str):
                     length += len(node) if not node.isspace() else 0
                 elif node.tag == "table":
-                    nested += len(node.text())
-                    if not headers:
+                    tables += 1
+                    if not headers or tables > _NESTED_TABLES or next(node.elements("table"), None) is not None:
                         return False
+                    nested += len(node.text())
                 elif node.tag in _LAYOUT_CONTENT and not (node.tag[0] == "h" and headers):
                     return False
             total += length
