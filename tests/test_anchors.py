@@ -66,6 +66,12 @@ def test_markers_are_not_words_of_the_page() -> None:
     assert terms_of(links(doc)[0]) == ["Nobody leaves before dawn", "last rule"]
 
 
+def test_a_picture_is_not_a_word() -> None:
+    doc = document(("paragraph", "![logo of the club] Nobody was watching the weir that night. ![:mad face:]"))
+    assert terms_of(links(doc)[0])[0].startswith("Nobody was watching")
+    assert "%5B" not in links(doc)[0]
+
+
 @pytest.mark.parametrize(
     "text", ["well-known, (so) & 100% #1", "a=b?c/d:e;f@g+h", "naïve 清扫 “quoted”", 'tag <b> "q" `c`']
 )

@@ -33,6 +33,8 @@ MIN_CELL_CHARS = 4
 
 _SPACELESS = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 _CLAUSE = re.compile(r"[^、。，．；：！？「」『』（）《》\s]+")
+# A line end, or a picture: its description is no text of the page.
+_BREAK = re.compile(r"\n|!\[[^\]\n]*\]")
 _FENCE = re.compile(r"\s*(?:`{3,}|~{3,})")
 _MARKS = re.compile(r"^[ \t>]*(?:(?:[-*+•]|\d{1,9}[.)])[ \t]+)?")
 
@@ -65,7 +67,7 @@ def _directive(texts: list[str], read: str, before: str) -> str:
     if not texts:
         return ""
     first, last = _squeezed(texts[0]), _squeezed(texts[-1])
-    if len(texts) == 1 and len(first.split()) <= WHOLE_WORDS and len(first) <= MAX_TERM_CHARS and not _glued(first):
+    if len(texts) == 1 and len(first.split()) <= WHOLE_WORDS and len(first) <= MAX_TERM_CHARS and not _apart(first):
         return f"text={_prefix(read, before, first)}{_encoded(first)}"
     start, end = _edge(texts[0]), _edge(texts[-1], from_end=True)
     if not start:
@@ -128,14 +130,14 @@ def _telling(pieces: Iterable[str], read: str) -> str:
     return next(new, worded[0] if worded else "")
 
 
-def _glued(text: str) -> bool:
-    """Written without spaces, and longer than what may be named in full."""
-    return bool(_SPACELESS.search(text)) and len(text) > EDGE_CHARS * 2
+def _apart(text: str) -> bool:
+    """Better named by its ends than in full: it holds a picture, or is long and written without spaces."""
+    return "![" in text or (bool(_SPACELESS.search(text)) and len(text) > EDGE_CHARS * 2)
 
 
 def _edge(text: str, *, from_end: bool = False) -> str:
     """A few whole words at the beginning or at the end of the first or last line of `text`."""
-    lines = [line for line in text.split("\n") if line.strip()]
+    lines = [line for line in _BREAK.split(text) if line.strip()]
     if not lines:
         return ""
     line = lines[-1 if from_end else 0]
