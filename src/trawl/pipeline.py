@@ -20,7 +20,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trawl.anchors import anchor
@@ -29,7 +29,7 @@ from trawl.chunking import chunk_document
 from trawl.deadline import Deadline
 from trawl.errors import DeadlineExceeded, ModelError, TrawlError, UsageError, without_secrets
 from trawl.extraction.reader import read_document
-from trawl.retrieval.choose import pack
+from trawl.retrieval.choose import left_over, pack
 from trawl.retrieval.rank import Ranked, in_order, passage_text, prefilter, rank
 from trawl.retrieval.tokens import estimate_tokens
 from trawl.types import Chunk, Document, Outcome, Page, PipelineResult
@@ -228,10 +228,21 @@ def _pack(result: PipelineResult, document: Document, ranked: Sequence[Ranked], 
     chosen = pack(ranked, ask.max_tokens, ask.k, cost=cost, skip_larger=bool(ask.questions))
     result.chunks = [_piece(r, anchor(result.final_url, document, r.chunk)) for r in chosen]
     result.tokens = sum(int(c["tokens"]) for c in result.chunks)
-    returned = {r.chunk.index for r in chosen}
-    rest = tuple(r for r in ranked if r.chunk.index not in returned)
-    if rest:
+    if not chosen:
+        result.warnings.append(f"max_tokens={ask.max_tokens} holds not even the beginning of a piece")
+    elif rest := _rest(ranked, chosen):
         result.more = stages.keep(Remainder(result, document, rest, ask))
+
+
+def _rest(ranked: Sequence[Ranked], chosen: Sequence[Ranked]) -> tuple[Ranked, ...]:
+    """What was not returned, in the same order; of a piece that was cut, its end comes first."""
+    shown = {r.chunk.index: r.chunk for r in chosen}
+    ends = [
+        replace(r, chunk=end)
+        for r in ranked
+        if r.chunk.index in shown and (end := left_over(r.chunk, shown[r.chunk.index])) is not None
+    ]
+    return (*ends, *(r for r in ranked if r.chunk.index not in shown))
 
 
 _POSITION_TOKENS = 22

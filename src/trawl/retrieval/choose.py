@@ -10,7 +10,7 @@ from trawl.retrieval.rank import Ranked
 from trawl.retrieval.tokens import estimate_tokens
 from trawl.types import Chunk, Part
 
-__all__ = ["adaptive_k", "chunk_cost", "pack"]
+__all__ = ["adaptive_k", "chunk_cost", "left_over", "pack"]
 
 PATIENCE = 50
 """So many pieces in a row that do not fit end the search for a smaller one: what comes after them answers hardly."""
@@ -78,8 +78,8 @@ def pack(
 
 
 def _shortened(chunk: Chunk, tokens: int, cost: Callable[[Chunk], int]) -> Chunk | None:
-    """The beginning of `chunk` that costs at most `tokens`; None if not even its first word fits."""
-    for cuts in (list(_whole_units(chunk)), list(_words(chunk))):
+    """The beginning of `chunk` that costs at most `tokens`; None if not even its first character fits."""
+    for cuts in (list(_whole_units(chunk)), list(_words(chunk)), list(_characters(chunk))):
         low, high = 0, len(cuts)
         while low < high:
             middle = (low + high + 1) // 2
@@ -109,6 +109,26 @@ def _words(chunk: Chunk) -> Iterator[tuple[int, int]]:
         if part.start is not None:
             yield from ((i, n) for n, char in enumerate(part.text) if char.isspace() and n)
             yield i, len(part.text)
+
+
+def _characters(chunk: Chunk) -> Iterator[tuple[int, int]]:
+    """For a run without a space or a sentence end: data, not words."""
+    for i, part in enumerate(chunk.parts):
+        if part.start is not None:
+            yield from ((i, n + 1) for n in range(len(part.text)))
+
+
+def left_over(whole: Chunk, shown: Chunk) -> Chunk | None:
+    """What follows in `whole` after `shown`, its beginning as `pack` cut it; None if nothing does."""
+    parts = []
+    for part in whole.parts:
+        if part.start is None or part.end is None or part.end <= shown.end:
+            continue
+        text = part.text[max(0, shown.end - part.start) :]
+        text = text[len(text) - len(text.lstrip("\n")) :] if part.start < shown.end else text
+        if text.strip():
+            parts.append(Part(text, part.end - len(text), part.end))
+    return replace(whole, parts=tuple(parts)) if parts else None
 
 
 def _until(chunk: Chunk, part: int, offset: int) -> Chunk:
