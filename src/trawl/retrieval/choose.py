@@ -15,6 +15,9 @@ __all__ = ["adaptive_k", "chunk_cost", "left_over", "pack"]
 PATIENCE = 50
 """So many pieces in a row that do not fit end the search for a smaller one: what comes after them answers hardly."""
 
+LONGEST_WORD = 200
+"""Characters. A longer run without a space or a sentence end is data, and may be cut anywhere after so many."""
+
 
 def adaptive_k(n: int) -> int:
     """How many of `n` chunks to return when only their number counts: 5 to 8 on a short page, 12 on a long one."""
@@ -78,7 +81,7 @@ def pack(
 
 
 def _shortened(chunk: Chunk, tokens: int, cost: Callable[[Chunk], int]) -> Chunk | None:
-    """The beginning of `chunk` that costs at most `tokens`; None if not even its first character fits."""
+    """The beginning of `chunk` that costs at most `tokens`; None if not even its first word fits."""
     for cuts in (list(_whole_units(chunk)), list(_words(chunk)), list(_characters(chunk))):
         low, high = 0, len(cuts)
         while low < high:
@@ -112,10 +115,9 @@ def _words(chunk: Chunk) -> Iterator[tuple[int, int]]:
 
 
 def _characters(chunk: Chunk) -> Iterator[tuple[int, int]]:
-    """For a run without a space or a sentence end: data, not words."""
     for i, part in enumerate(chunk.parts):
         if part.start is not None:
-            yield from ((i, n + 1) for n in range(len(part.text)))
+            yield from ((i, n) for n in range(LONGEST_WORD, len(part.text) + 1))
 
 
 def left_over(whole: Chunk, shown: Chunk) -> Chunk | None:
