@@ -33,7 +33,7 @@ from trawl.chunking import MAX_CHARS, chunk_document
 from trawl.errors import ExtractionError, FetchError
 from trawl.extraction.reader import read_document_sync
 from trawl.retrieval.bm25 import bm25_scores
-from trawl.retrieval.choose import adaptive_k, chunk_cost, pack
+from trawl.retrieval.choose import chunk_cost, pack
 from trawl.retrieval.rank import Ranked, in_order, passage_text, prefilter, rank
 from trawl.retrieval.terms import question_weights, terms
 from trawl.types import Chunk, Document, Part
@@ -78,6 +78,15 @@ class Backend:
             page.vectors.update(zip(missing, self.embed([self.passage_prefix + t for t in texts]), strict=True))
         asked = self.embed([self.query_prefix + query])[0]
         return np.stack([page.vectors[i] for i in candidates]) @ asked
+
+
+def adaptive_k(n: int) -> int:
+    """The cap to compare with: how many of `n` chunks to return when only their number counts: 5 to 8 on a short page, 12 on a long one."""
+    if n < 30:
+        return min(max(n // 2 + 2, 5), 8)
+    if n < 100:
+        return 8
+    return 10 if n < 200 else 12
 
 
 def main() -> None:

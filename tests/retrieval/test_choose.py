@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from trawl.retrieval.choose import adaptive_k, chunk_cost, pack
+from trawl.retrieval.choose import chunk_cost, pack
 from trawl.retrieval.rank import Ranked
 from trawl.types import Chunk, ChunkKind, Part
 
@@ -105,10 +105,3 @@ def test_headings_are_paid_for() -> None:
     bare = Chunk(0, "prose", (), (Part("text", 0, 4),))
     headed = Chunk(0, "prose", ("A rather long heading", "and another"), (Part("text", 0, 4),))
     assert chunk_cost(headed) > chunk_cost(bare) + 5
-
-
-@pytest.mark.parametrize(
-    ("n", "k"), [(0, 5), (1, 5), (8, 6), (29, 8), (30, 8), (99, 8), (100, 10), (199, 10), (200, 12), (9_999, 12)]
-)
-def test_adaptive_k_is_that_of_the_contract(n: int, k: int) -> None:
-    assert adaptive_k(n) == k

@@ -10,22 +10,13 @@ from trawl.retrieval.rank import Ranked
 from trawl.retrieval.tokens import estimate_tokens
 from trawl.types import Chunk, Part
 
-__all__ = ["adaptive_k", "chunk_cost", "left_over", "pack"]
+__all__ = ["chunk_cost", "left_over", "pack"]
 
 PATIENCE = 50
 """So many pieces in a row that do not fit end the search for a smaller one: what comes after them answers hardly."""
 
 LONGEST_WORD = 200
 """Characters. A longer run without a space or a sentence end is data, and may be cut anywhere after so many."""
-
-
-def adaptive_k(n: int) -> int:
-    """How many of `n` chunks to return when only their number counts: 5 to 8 on a short page, 12 on a long one."""
-    if n < 30:
-        return min(max(n // 2 + 2, 5), 8)
-    if n < 100:
-        return 8
-    return 10 if n < 200 else 12
 
 
 def chunk_cost(chunk: Chunk) -> int:
