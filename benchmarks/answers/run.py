@@ -81,7 +81,7 @@ class Backend:
 
 
 def adaptive_k(n: int) -> int:
-    """The cap to compare with: how many of `n` chunks to return when only their number counts: 5 to 8 on a short page, 12 on a long one."""
+    """The cap to compare with: 5 to 8 pieces of a short page, 12 of a long one."""
     if n < 30:
         return min(max(n // 2 + 2, 5), 8)
     if n < 100:
