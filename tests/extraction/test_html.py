@@ -138,7 +138,7 @@ CONSTRUCTS = {
     "spaces in elements of their own": (
         "<p><b>North</b><b> </b><b>Quay</b> and<em> </em>the<code> </code>slip</p>",
         "North Quay and the slip",
-        None,
+        "**North** **Quay** and the slip",
     ),
     "no escapes in the source": (
         '<p>set snake_case to 5 * 3 in <code>mode="before"</code></p>',

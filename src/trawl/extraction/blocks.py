@@ -139,6 +139,7 @@ class _Walk:
         self.lists: list[_List] = []
         self.items: list[Item] = []
         self.quotes = self.hidden = 0
+        self.hidden_roots: list[tuple[int, int]] = []
         self.kinds: list[tuple[BlockKind, int]] = [("paragraph", 0)]
         self.deferred: list[Draft] = []
         self.stack: list[Element | str | Callable[[], object]] = []
@@ -155,7 +156,20 @@ class _Walk:
             else:
                 node()
         self.flush()
+        self.show_guarded()
         return self.drafts
+
+    def show_guarded(self) -> None:
+        """Content that waits hidden for a script: an element that hides more than the whole page shows is a guard
+        against flicker, not a secret."""
+        if not self.hidden_roots:
+            return
+        shown = sum(_size(d) for d in self.drafts if not d.hidden)
+        for start, end in self.hidden_roots:
+            part = [d for d in self.drafts[start:end] if d.hidden]
+            if sum(map(_size, part)) > shown:
+                for draft in part:
+                    draft.hidden = False
 
     def push_children(self, element: Element) -> None:
         self.stack.extend(reversed(element.children))
@@ -253,10 +267,12 @@ class _Walk:
             return
         self.flush()
         self.hidden += 1
+        start = len(self.drafts)
 
         def unhide() -> None:
             self.flush()
             self.hidden -= 1
+            self.hidden_roots.append((start, len(self.drafts)))
 
         self.stack.append(unhide)
         self.enter_block(element)
@@ -444,6 +460,12 @@ class _Walk:
                 stack.extend((c, into) for c in reversed(node.children))
         reading = "".join(spoken).strip()
         self.add_text("".join(written).strip() + (f" ({reading})" if reading else ""))
+
+
+def _size(draft: Draft) -> int:
+    """Characters of a draft, roughly."""
+    own = len(draft.code) + sum(len(p) for p in draft.pieces if isinstance(p, str))
+    return own + (sum(len(r) for r in draft.table.rows) * 10 if draft.table else 0)
 
 
 def _paragraphs(pieces: list[Piece]) -> Iterable[list[Piece]]:
@@ -684,7 +706,7 @@ def write_source(drafts: Sequence[Draft], base: str) -> tuple[str, list[Block], 
             body = first + (body.replace("\n", "\n" + rest) if rest else body)
         for s, e, anchor in spans:
             url = absolute(base, anchor.get("href"))
-            if url:
+            if url and (s == e or not body[s:e].isspace()):
                 links.append(Link(start + s, start + e, url, body[s:e]))
         out += [separator, body]
         length = start + len(body)

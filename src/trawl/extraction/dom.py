@@ -35,6 +35,11 @@ def names(listed: str) -> frozenset[str]:
 VOID = names("area base br col embed hr img input link meta param source track wbr")
 _FORMATTING = names("a b big code em font i nobr s small strike strong tt u")
 _OPTIONAL_END = names("p li dt dd option optgroup tr td th thead tbody tfoot colgroup rt rp")
+# Tags after which the parser reads HTML again although an `svg` is open; only in foreign content does `/>` close.
+_ENDS_FOREIGN = names(
+    "b big blockquote body br center code dd div dl dt em embed h1 h2 h3 h4 h5 h6 head hr i img li listing menu meta"
+    " nobr ol p pre ruby s small span strong strike sub sup table tt u ul var font foreignobject desc title template"
+)
 _RAW_TEXT = names("script style textarea title xmp iframe noembed noframes")
 _SKIPPED = names("style svg canvas iframe noembed noframes frame embed audio video source track param datalist")
 
@@ -179,7 +184,7 @@ def _flatten(html: str, *, keep_formatting: bool) -> tuple[str, int, tuple[str, 
     out: list[str] = []
     copied = position = 0
     depth = deepest = formatting = reopened = 0
-    flattened = trimmed = False
+    flattened = trimmed = foreign = False
     while match := _TAG.search(html, position):
         start, position = match.span()
         closing, name = match.groups()
@@ -196,6 +201,12 @@ def _flatten(html: str, *, keep_formatting: bool) -> tuple[str, int, tuple[str, 
                 copied, trimmed = end, True
         position = end
         drop = False
+        if name == "svg":
+            foreign = not closing
+        elif foreign and name in _ENDS_FOREIGN:
+            foreign = False
+        if foreign and html.endswith("/>", start, position):
+            continue
         if name in _FORMATTING:
             formatting = max(0, formatting + (-1 if closing else 1))
             drop = formatting > MAX_FORMATTING or not keep_formatting

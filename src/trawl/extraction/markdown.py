@@ -135,11 +135,22 @@ def inline(pieces: Iterable[Piece], converter: _Inline, base: str) -> str:
 def _markup(pieces: Iterable[Piece], base: str) -> str:
     """The pieces as HTML for the converter: known elements only, addresses absolute, never deeper than the walk saw."""
     out: list[str] = []
+    opened: list[int] = []  # where in `out` the elements that hold nothing but white space so far were opened
     for piece in pieces:
         if isinstance(piece, str):
             out.append(html.escape(piece, quote=False))
-        else:
-            out.append(_mark(piece, base))
+            if not piece.isspace():
+                opened.clear()
+            continue
+        if piece.what == "open":
+            opened.append(len(out))
+        elif piece.what == "close" and opened:
+            # An element around a space is the space.
+            del out[opened.pop()]
+            continue
+        elif piece.what != "close":
+            opened.clear()
+        out.append(_mark(piece, base))
     return "".join(out)
 
 
