@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import sys
+from contextlib import suppress
 from math import ceil
 from typing import BinaryIO
 
@@ -53,7 +54,9 @@ def _limit(seconds: float, memory: int) -> None:
     ):
         _, hard = resource.getrlimit(what)
         limit = soft if hard == resource.RLIM_INFINITY else min(soft, hard)
-        resource.setrlimit(what, (limit, limit))
+        # Not every system takes every limit; the alarm and the parent remain.
+        with suppress(ValueError, OSError):
+            resource.setrlimit(what, (limit, limit))
 
 
 def _answer(kind: str, source: BinaryIO, url: str, seconds: float) -> dict[str, object]:

@@ -204,6 +204,22 @@ def test_entities_are_never_expanded(text: str) -> None:
     assert any("entities" in warning for warning in document.warnings)
 
 
+@pytest.mark.parametrize(
+    "text", ["<!DOCTYPE " * 100_000, "<!DOCTYPE a [" + '<!ENTITY x "' * 30_000, "<?xml " * 100_000]
+)
+def test_prologues_without_end_take_no_time(text: str) -> None:
+    began = time.perf_counter()
+    assert xml_document(text, url=URL).warnings
+    assert time.perf_counter() - began < 3
+
+
+@pytest.mark.parametrize("text", ["[" + '"a\\' * 500_000, '{"a":"' * 200_000], ids=["escapes", "objects"])
+def test_json_without_end_takes_no_time(text: str) -> None:
+    began = time.perf_counter()
+    assert json_document(text, url=URL).warnings
+    assert time.perf_counter() - began < 3
+
+
 def test_broken_xml_is_read_as_far_as_it_goes() -> None:
     document = xml_document("<list><item><name>One</name></item><item><name>Two</name></item><item><na", url=URL)
     assert "One" in document.source

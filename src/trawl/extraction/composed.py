@@ -21,7 +21,7 @@ from trawl.types import Block, Document
 
 EXTRACTOR_VERSION = "composed-1"
 """Changes whenever the same bytes may give another document."""
-MAX_HTML = 4 * 2**20
+MAX_HTML = 2 * 2**20
 """Characters of the page we write; a reader stops adding when it is reached, with a warning."""
 
 RECORD = "data-trawl-record"
@@ -57,7 +57,8 @@ def compose(
         page: HTML of our own making; what stands inside an element with `RECORD` becomes one record.
         body: what was read, for the document's id.
     """
-    drafts = draft_blocks(dom.parse(page))
+    tree = dom.parse(page)
+    drafts = draft_blocks(tree)
     source, blocks, links = write_source(drafts, url)
     return Document(
         source=source,
@@ -70,7 +71,7 @@ def compose(
         metadata={"title": title, **(metadata or {})} if title else dict(metadata or {}),
         links=tuple(links),
         document_id=document_id(body, EXTRACTOR_VERSION),
-        warnings=tuple(warnings),
+        warnings=(*warnings, *tree.warnings),
         render=_renderer(page, url, {b.start: n for n, b in enumerate(blocks)}),
     )
 

@@ -11,8 +11,6 @@ from urllib.parse import urljoin
 from trawl.extraction import composed
 from trawl.types import Document
 
-MAX_ENTRIES = 2_000
-
 _ATOM = frozenset({"http://www.w3.org/2005/Atom", "http://purl.org/atom/ns#"})
 _RSS = frozenset(
     {"", "http://purl.org/rss/1.0/", "http://my.netscape.com/rdf/simple/0.9/", "http://backend.userland.com/rss2"}
@@ -42,7 +40,8 @@ class Feed:
     title: str
     link: str
     description: str
-    entries: tuple[Entry, ...]
+    entries: Iterable[Entry]
+    """Read as they are asked for."""
 
 
 def is_feed(root: Any) -> bool:
@@ -77,7 +76,7 @@ def feed_document(root: Any, *, body: bytes, url: str = "", warnings: Iterable[s
 def json_feed_document(value: dict[str, Any], *, body: bytes, url: str = "", warnings: Iterable[str] = ()) -> Document:
     """A parsed JSON Feed as a Document."""
     home = _string(value.get("home_page_url")) or url
-    entries = tuple(_json_entry(item, home) for item in value["items"][:MAX_ENTRIES] if isinstance(item, dict))
+    entries = (_json_entry(item, home) for item in value["items"] if isinstance(item, dict))
     feed = Feed(composed.plain(_string(value.get("title"))), home, _string(value.get("description")), entries)
     return _document(feed, body=body, url=url, content_type="application/feed+json", warnings=list(warnings))
 
@@ -91,7 +90,7 @@ def _document(feed: Feed, *, body: bytes, url: str, content_type: str, warnings:
         written = _write(entry, number)
         size += len(written)
         if size > composed.MAX_HTML:
-            warnings.append(f"the feed is cut after {number - 1} of {len(feed.entries)} entries")
+            warnings.append(f"the feed is too large to show whole; it ends after {number - 1} entries")
             break
         page.append(written)
     return composed.compose(
@@ -129,7 +128,7 @@ def _read_rss(root: Any, url: str) -> Feed:
         title=composed.plain(_text(channel, _RSS, "title")),
         link=feed_base,
         description=_text(channel, _RSS, "description"),
-        entries=tuple(_rss_entry(item, feed_base) for item in items[:MAX_ENTRIES]),
+        entries=(_rss_entry(item, feed_base) for item in items),
     )
 
 
@@ -190,7 +189,7 @@ def _read_atom(root: Any, url: str) -> Feed:
         title=_atom_plain(root, "title"),
         link=_join(base, link) if link else base,
         description=_atom_plain(root, "subtitle") or _atom_plain(root, "tagline"),
-        entries=tuple(_atom_entry(e, base) for e in [c for c in root if _name(c)[1] == "entry"][:MAX_ENTRIES]),
+        entries=(_atom_entry(child, base) for child in root if _name(child)[1] == "entry"),
     )
 
 

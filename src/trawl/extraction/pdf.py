@@ -16,7 +16,7 @@ from trawl.types import Block, BlockKind, Document, Link
 EXTRACTOR_VERSION = "pdf-1"
 """Changes whenever the same bytes may give another document."""
 MAX_PAGES = 500
-MAX_CHARS = 8_000_000
+MAX_CHARS = 3_000_000
 MAX_LINKS = 2_000
 HEADING_RATIO = 1.12
 """How much larger than the body text a heading is set; bold lines of the body's own size count too."""

@@ -45,7 +45,7 @@ _CODE_SUFFIXES = {
     ".xml": "xml", ".proto": "proto", ".asm": "asm", ".el": "lisp",
 }  # fmt: skip
 _CODE_NAMES = {"dockerfile": "dockerfile", "makefile": "makefile", "cmakelists.txt": "cmake"}
-_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|[{}\[\],]', re.S)
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\],]', re.S)
 _WRAPPED = re.compile(r"\s*(?:\)\]\}'?,?|while\s*\(1\);|for\s*\(;;\);)\s*|\s*(?:/\*\*/)?[\w$.]{1,80}\s*\((?=\s*[\[{])")
 _DOCTYPE = re.compile(r"<!DOCTYPE[^\[>]*+(?:\[(?:[^\]\"']|\"[^\"]*+\"|'[^']*+')*+\]\s*+)?>", re.I)
 _PARAGRAPH_END = re.compile(r"\n[ \t\r\f]*\n\s*")
@@ -218,17 +218,22 @@ class _JsonPage:
             self._array("", value, level=2, depth=0)
         return title
 
+    def _is_full(self) -> bool:
+        if self._size <= composed.MAX_HTML:
+            return False
+        if not self.warnings:
+            self.warnings.append("the data is too large to show whole; its end was left out")
+        return True
+
     def _add(self, html: str) -> None:
-        if self._size > composed.MAX_HTML:
-            if not self.warnings:
-                self.warnings.append("the data is too large to show whole; its end was left out")
-            return
         self._size += len(html)
         self.parts.append(html)
 
     def _object(self, value: dict[str, Any], *, level: int, depth: int, without: str = "") -> None:
         lines: list[str] = []
         for key, member in value.items():
+            if self._is_full():
+                return
             if key == without or member in ("", [], {}):
                 continue
             line = _line(key, member)
@@ -268,6 +273,8 @@ class _JsonPage:
             level += 1
         are_records = _widest(members, MAX_DEPTH) <= len(members)
         for member in members:
+            if self._is_full():
+                return
             self._records += 1
             mark = f' {composed.RECORD}="item-{self._records}"' if are_records else ""
             self._add(f"<section{mark}>")
@@ -352,7 +359,7 @@ def _widest(members: list[Any], depth: int) -> int:
 
 def _compact(value: Any) -> str:
     try:
-        return json.dumps(value, ensure_ascii=False)[:LONG_LINE]
+        return json.dumps(value, ensure_ascii=False)
     except RecursionError:
         return "…"
 
@@ -406,7 +413,9 @@ def _recover(text: str) -> Any:
     from lxml import etree
 
     # Without its document type there is no entity left to expand, inside or outside.
-    text = _DOCTYPE.sub("", text, count=1)
+    start = text[:10_000].upper().find("<!DOCTYPE")
+    if start >= 0 and (doctype := _DOCTYPE.match(text, start)):
+        text = text[:start] + text[doctype.end() :]
     text = re.sub(r"\A<\?xml[^>]*\?>", "", text)
     if re.search(r"<!(?:DOCTYPE|ENTITY)", text[:10_000], re.I):
         return None
@@ -445,11 +454,14 @@ class _XmlPage:
         self._flush()
         return title
 
+    def _is_full(self) -> bool:
+        if self._size <= composed.MAX_HTML:
+            return False
+        if not self.warnings:
+            self.warnings.append("the data is too large to show whole; its end was left out")
+        return True
+
     def _add(self, html: str) -> None:
-        if self._size > composed.MAX_HTML:
-            if not self.warnings:
-                self.warnings.append("the data is too large to show whole; its end was left out")
-            return
         self._size += len(html)
         self.parts.append(html)
 
@@ -461,6 +473,8 @@ class _XmlPage:
     def _children(self, node: Any, *, level: int, depth: int) -> None:
         names = [_local(child) for child in node]
         for name, child in zip(names, node, strict=True):
+            if self._is_full():
+                break
             if not name:
                 continue
             if _is_leaf(child):
@@ -468,7 +482,7 @@ class _XmlPage:
                 continue
             self._flush()
             if depth >= MAX_DEPTH or _is_mixed(child):
-                self._add(f"<p>{composed.text(_all_text(child)[:LONG_LINE])}</p>")
+                self._add(f"<p>{composed.text(_all_text(child))}</p>")
                 continue
             repeated = names.count(name) > 1 if len(names) <= 50 else True
             self._records += repeated
@@ -520,9 +534,7 @@ def _all_text(node: Any) -> str:
 
 
 def _attributes(node: Any) -> list[str]:
-    return [
-        f"{key.rpartition('}')[2]}: {value[:SHORT]}" for key, value in list(node.attrib.items())[:20] if value.strip()
-    ]
+    return [f"{key.rpartition('}')[2]}: {value}" for key, value in node.attrib.items() if value.strip()]
 
 
 def _local(node: Any) -> str:
