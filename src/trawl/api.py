@@ -78,8 +78,8 @@ def extract(content: str | bytes, *, url: str | None = None, content_type: str =
         UsageError: `content` is neither bytes nor a string.
         ExtractionError: it cannot be read as `content_type`.
     """
+    from trawl.extraction.media_types import media_type
     from trawl.extraction.reader import read_document_sync
-    from trawl.fetchers.sniff import media_type
 
     if not isinstance(content, (str, bytes)):
         raise UsageError(f"content must be bytes or a string, not {type(content).__name__}")

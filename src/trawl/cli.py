@@ -119,7 +119,7 @@ def extract(
 ) -> None:
     """Do the same for a local file."""
     from trawl.engine import Engine
-    from trawl.fetchers.sniff import type_of_name
+    from trawl.extraction.media_types import type_of_name
 
     _log(verbose)
     with _usage_errors():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from trawl.extraction.media_types import media_type
 from trawl.fetchers.pages import judge
-from trawl.fetchers.sniff import media_type
 from trawl.settings import Settings
 from trawl.types import Page
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trawl.extraction.charset import decode
+from trawl.extraction.media_types import Kind, kind_of, sniff
 from trawl.fetchers.facts import PageFacts, look
 from trawl.fetchers.outcome import Verdict, classify, classify_status
-from trawl.fetchers.sniff import Kind, kind_of, sniff
 from trawl.settings import Settings
 from trawl.types import Page
 

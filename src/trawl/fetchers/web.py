@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 from trawl.deadline import Deadline
 from trawl.errors import BrowserError, DeadlineExceeded, FetchError, GuardRefused
+from trawl.extraction.media_types import kind_of
 from trawl.fetchers import FetchRequest, FetchTools, RenderedPage
 from trawl.fetchers.pages import Judged, judge
 from trawl.fetchers.rendering import needs_browser
-from trawl.fetchers.sniff import kind_of
 from trawl.settings import Settings
 from trawl.types import Page
 

@@ -1,4 +1,4 @@
-"""What a body is, by its first bytes where the server says nothing or something impossible. Pure.
+"""Media types: which reader each belongs to, and what a body is by its first bytes. Pure.
 
 A declared type holds unless the bytes cannot be it: a PDF sent as an attachment, JSON sent as HTML, a picture sent as
 text. The order and the signatures follow the WHATWG MIME Sniffing standard; JSON, feeds and Office files are added.
@@ -64,6 +64,7 @@ _HTML_START = re.compile(
 _XML_PROLOGUE = re.compile(rb"(?:<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^\[>]*(?:\[.*?\]\s*)?>|\s)+", re.I | re.S)
 _ROOT = re.compile(rb"<([A-Za-z_][\w.-]*:)?([A-Za-z_][\w.-]*)([^>]{0,2000})")
 
+MARKDOWN = frozenset({"text/markdown", "text/x-markdown"})
 _UNTOLD = frozenset(
     {"", "application/octet-stream", "binary/octet-stream", "application/unknown", "unknown/unknown", "*/*"}
     | {"application/force-download", "application/download", "application/x-download", "text/plain"}
@@ -78,11 +79,6 @@ _TEXT_APPLICATIONS = frozenset(
         *("x-bibtex", "x-research-info-systems", "mbox"),
     )
 )
-_SAME_AS = {"application/x-json": "application/json", "application/x-pdf": "application/pdf"} | dict.fromkeys(
-    _TEXT_APPLICATIONS - {"application/javascript", "application/sql", "application/toml", "application/yaml"},
-    "text/plain",
-)
-"""Old and private names, under the name readers know."""
 _BY_SUFFIX = {
     ".md": "text/markdown",
     ".markdown": "text/markdown",
@@ -155,7 +151,6 @@ def sniff(told: str, body: bytes, url: str = "") -> str:
         return told if binary == "application/zip" and told not in _UNTOLD and kind_of(told) == "binary" else binary
     if told in _UNTOLD:
         return _untold(told, head, body, url)
-    told = _SAME_AS.get(told, told)
     kind = kind_of(told)
     if kind == "feed" and re.search(rb"<(?:rss|feed|rdf:RDF)[\s>]", head):
         return told

@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from trawl.fetchers.sniff import kind_of, media_type, sniff, type_of_name
+from trawl.extraction.media_types import kind_of, media_type, sniff, type_of_name
 
 HTML = b"<!DOCTYPE html><html><head><title>x</title></head><body>y</body></html>"
 RSS = b'<?xml version="1.0"?><rss version="2.0"><channel><title>x</title></channel></rss>'
@@ -32,8 +32,8 @@ DOCX = b"PK\x03\x04" + bytes(26) + b"word/document.xml" + bytes(40)
         ("text/markdown", b"# x", "", "text/markdown"),
         ("text/css", b"a{}", "", "text/css"),
         ("image/svg+xml", b"<svg></svg>", "", "image/svg+xml"),
-        ("application/x-json", b"{}", "", "application/json"),
-        ("application/x-python", b"import os", "", "text/plain"),
+        ("application/x-json", b"{}", "", "application/x-json"),
+        ("application/x-python", b"import os", "", "application/x-python"),
         ("application/javascript", b"var a", "", "application/javascript"),
         # PDF under any flag.
         ("application/octet-stream", PDF, "", "application/pdf"),
