@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from trawl.extraction.markdown_text import markdown_document
@@ -49,6 +51,12 @@ def test_links_are_absolute_and_literal() -> None:
         ("https://example.test/a/y.md", "x"),
     ]
     assert document.source[document.links[1].start : document.links[1].end] == "x"
+
+
+def test_a_paragraph_of_brackets_takes_no_time() -> None:
+    started = time.process_time()
+    assert len(markdown_document("[" * 500_000).blocks) == 1
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize("text", ["", " \n", "\0", "> " * 3_000 + "x", "- " * 3_000 + "x", "[" * 5_000, "*a " * 5_000])

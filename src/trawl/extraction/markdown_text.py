@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 EXTRACTOR_VERSION = "markdown-1"
 """Changes whenever the same text may give another document."""
 _MAX_CHARS = 10 * 2**20
+_MANY_BRACKETS = 5_000
+"""Open brackets in one paragraph beyond which links are not looked for: the time for it grows with their square."""
 _LIST_OPEN = frozenset({"bullet_list_open", "ordered_list_open"})
 
 
@@ -37,6 +39,8 @@ def markdown_document(text: str | bytes, *, url: str = "") -> Document:
     # The parser ends lines at \r, \r\n and \n; offsets must be those of the text as it is.
     starts = [0, *(m.end() for m in re.finditer(r"\r\n|\n|\r", text)), len(text) + 1]
     parser = MarkdownIt("commonmark", {"maxNesting": 50}).enable("table")
+    if any(paragraph.count("[") > _MANY_BRACKETS for paragraph in text.split("\n\n")):
+        parser.disable(["link", "image"])
     blocks: list[Block] = []
     title = ""
     depth = 0
