@@ -71,12 +71,6 @@ class WebFetcher:
             if plain.facts is None:
                 return plain.page
             return _unrendered(plain.page, "rendering was asked for", _told(error))
-        except _NotAPage:
-            return (await _get(request, tools)).page
-
-
-class _NotAPage(Exception):
-    """The browser shows its own viewer instead of a page."""
 
 
 async def _get(request: FetchRequest, tools: FetchTools) -> Judged:
@@ -102,7 +96,8 @@ async def _render(request: FetchRequest, tools: FetchTools) -> Page:
     budget = Deadline(request.deadline.at - min(_KEPT_BACK_SECONDS, _KEPT_BACK_SHARE * left))
     rendered = await tools.browser.render(request.url, deadline=budget, max_bytes=request.max_bytes)
     if rendered.content_type and kind_of(rendered.content_type) != "html":
-        raise _NotAPage
+        # What Chromium shows then is a viewer of its own, not the site's page.
+        raise BrowserError(f"the browser was served {rendered.content_type}, which is no page", url=request.url)
     return await asyncio.to_thread(_page_of, request.url, rendered, tools.settings)
 
 
