@@ -45,7 +45,14 @@ if ! .venv/bin/python -c 'import xllamacpp' >/dev/null 2>&1; then
         say "the embedded model server cannot run on this machine (x86-64 Linux with AVX2 and libgomp1); ranking is lexical"
 fi
 
-has_browser() { .venv/bin/python -m trawl.net.chromium >/dev/null 2>&1; }
+has_browser() {
+    .venv/bin/python - <<'EOF'
+import sys
+from trawl.net.chromium import find_browser
+from trawl.settings import Settings
+sys.exit(find_browser(Settings.from_env()) is None)
+EOF
+}
 if ! has_browser; then
     say "no Chromium found: trying Playwright's own"
     timeout 300 .venv/bin/playwright install chromium >/dev/null 2>&1 || true
