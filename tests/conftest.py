@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,11 @@ import pytest
 
 from tests.replay import ReplayWeb
 from tests.replay.data import CALLER_ENV
+
+# A shell that starts the run in the background has SIGINT ignored, and ignored signals are inherited: the programs that
+# tests interrupt would never notice. A handler of ours is not inherited; they get the default.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 
