@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "trawl.chunking": _BASE,
     "trawl.anchors": {*_BASE, "trawl.chunking"},
     "trawl.retrieval": {*_BASE, "trawl.chunking"},
+    "trawl.pieces": {*_BASE, "trawl.retrieval"},
     "trawl.pipeline": {
         *_BASE,
         "trawl.asking",
@@ -34,6 +35,7 @@ MAY_IMPORT = {
         "trawl.chunking",
         "trawl.extraction",
         "trawl.llama",
+        "trawl.pieces",
         "trawl.retrieval",
     },
     "trawl.engine": {
@@ -62,6 +64,7 @@ MAY_IMPORT = {
         "trawl",
         "trawl.asking",
         "trawl.engine",
+        "trawl.pieces",
         "trawl.retrieval",
         "trawl.safety",
         "trawl.settings",

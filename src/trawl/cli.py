@@ -48,7 +48,7 @@ app = typer.Typer(
     help='Find the pieces of a page that answer a question: trawl URL "question".',
 )
 
-MaxTokens = Annotated[int, typer.Option(help="What the pieces may cost, headings and links included.")]
+MaxTokens = Annotated[int, typer.Option(help="What the pieces may cost, headings included.")]
 MaxPieces = Annotated[int | None, typer.Option("-k", help="At most so many pieces.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")]
 AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Print the pieces as Markdown.")]

@@ -99,7 +99,7 @@ class AsyncEngine:
             url: one page, http or https.
             query: a question, or several; None: the main content in order, with `more`.
             k: at most so many pieces; None: as many as the budget holds.
-            max_tokens: what the pieces may cost, headings and links included (estimated tokens).
+            max_tokens: what the pieces may cost, headings included (estimated tokens).
             render: "auto" (a browser when the page needs it), "always" or "never"; None: as the settings say.
             use_hyde: accepted; has no effect until a utility model is connected (a warning says so).
             use_rerank: accepted; `rerank_used` of the result says whether it happened.

@@ -16,12 +16,11 @@ What the web or a model server does ends here as a field of the result; only `Us
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from trawl.anchors import anchor
 from trawl.asking import Ask
@@ -29,9 +28,9 @@ from trawl.chunking import chunk_document
 from trawl.deadline import Deadline
 from trawl.errors import DeadlineExceeded, ModelError, TrawlError, UsageError, without_secrets
 from trawl.extraction.reader import read_document
+from trawl.pieces import piece, piece_tokens
 from trawl.retrieval.choose import left_over, pack
 from trawl.retrieval.rank import Ranked, in_order, passage_text, prefilter, rank
-from trawl.retrieval.tokens import estimate_tokens
 from trawl.types import Chunk, Document, Outcome, Page, PipelineResult
 
 if TYPE_CHECKING:
@@ -223,10 +222,10 @@ def _pack(result: PipelineResult, document: Document, ranked: Sequence[Ranked], 
     """Fill the budget, best first (or in reading order when there was no question), and keep the rest."""
 
     def cost(chunk: Chunk) -> int:
-        return piece_tokens(chunk, anchor(result.final_url, document, chunk))
+        return piece_tokens(chunk.text, chunk.heading_path, result.page_title)
 
     chosen = pack(ranked, ask.max_tokens, ask.k, cost=cost, skip_larger=bool(ask.questions))
-    result.chunks = [_piece(r, anchor(result.final_url, document, r.chunk)) for r in chosen]
+    result.chunks = [piece(r, anchor(result.final_url, document, r.chunk), result.page_title) for r in chosen]
     result.tokens = sum(int(c["tokens"]) for c in result.chunks)
     if not chosen:
         result.warnings.append(f"max_tokens={ask.max_tokens} holds not even the beginning of a piece")
@@ -243,35 +242,6 @@ def _rest(ranked: Sequence[Ranked], chosen: Sequence[Ranked]) -> tuple[Ranked, .
         if r.chunk.index in shown and (end := left_over(r.chunk, shown[r.chunk.index])) is not None
     ]
     return (*ends, *(r for r in ranked if r.chunk.index not in shown))
-
-
-_POSITION_TOKENS = 22
-"""Tokens of the score and the two offsets that go with a piece, keys included."""
-
-
-def piece_tokens(chunk: Chunk, link: str) -> int:
-    """Tokens one piece costs whoever reads it as JSON: text, heading, the link's fragment, and what is around them."""
-    shown = {"heading": " > ".join(chunk.heading_path), "text": chunk.text, "link": "#" + link.partition("#")[2]}
-    return estimate_tokens(json.dumps(shown, ensure_ascii=False)) + _POSITION_TOKENS
-
-
-def _piece(ranked: Ranked, link: str) -> dict[str, Any]:
-    chunk = ranked.chunk
-    return {
-        "text": chunk.text,
-        "heading": " > ".join(chunk.heading_path),
-        "heading_path": list(chunk.heading_path),
-        "kind": chunk.kind,
-        "score": ranked.score,
-        "char_count": len(chunk.text),
-        "chunk_index": chunk.index,
-        "spans": [list(span) for span in chunk.spans],
-        "start": chunk.start,
-        "end": chunk.end,
-        "tokens": piece_tokens(chunk, link),
-        "anchor": link,
-        "content_p": round(chunk.content_p, 3),
-    }
 
 
 _FETCHER_NAMES = {"http": "http+trafilatura", "browser": "playwright+trafilatura", "local": "local+trafilatura"}

@@ -2,8 +2,7 @@
 
 import json
 
-import pytest
-
+from trawl.pieces import piece_tokens
 from trawl.retrieval.tokens import estimate_tokens
 from trawl.types import PipelineResult
 from trawl_mcp.reply import ENVELOPE_TOKENS, Reply, failure, reply_to, wire_tokens
@@ -87,7 +86,17 @@ def test_the_wire_form_is_a_valid_reply():
     assert Reply.model_validate(reply_to(result(piece("x")), 1000).wire()).chunks[0].text == "x"
 
 
-@pytest.mark.parametrize("score", [None, 0.123456])
-def test_scores_are_short(score):
-    chunk = reply_to(result(piece("x", score=score)), 1000).wire()["chunks"][0]
-    assert chunk.get("score") == (None if score is None else 0.123)
+def test_links_give_way_before_pieces_do():
+    pieces = [piece(f"piece {i} " + "word " * 40, heading="A page > Section") for i in range(20)]
+    budget = sum(piece_tokens(p["text"], p["heading_path"], "A page") for p in pieces)
+    wire = reply_to(result(*pieces), budget).wire()
+    assert len(wire["chunks"]) == 20
+    linked = ["link" in c for c in wire["chunks"]]
+    assert linked == sorted(linked, reverse=True)
+    assert linked[0]
+    assert not linked[-1]
+
+
+def test_the_page_title_is_not_repeated_with_every_piece():
+    wire = reply_to(result(piece("x", heading="A page > Section"), piece("y", heading="Other > Section")), 1000).wire()
+    assert [c["heading"] for c in wire["chunks"]] == ["Section", "Other > Section"]

@@ -234,7 +234,7 @@ async def open_embedder(settings: Settings, deadline: Deadline) -> tuple[Embedde
             hint = error.hint or hint
         else:
             return embedder, f"Embeddings by {embedder.model} in the embedded server: {'; '.join(because)}."
-    return None, f"No embeddings: {'; '.join(because)}. {hint}"
+    return None, f"{'; '.join(because)}. {hint}"
 
 
 async def _open_endpoint(url: str, settings: Settings, deadline: Deadline, *, key: str | None = None) -> Embedder:
