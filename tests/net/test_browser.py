@@ -631,6 +631,106 @@ async def test_an_idle_chromium_stops_and_starts_again(site: ReplayWeb, monkeypa
 
 
 @browser_test
+async def test_what_a_page_said_is_not_told_as_another_sites_words(
+    browser: Browser, site: ReplayWeb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that leaves in the moment it is read must not lend its words to where it went."""
+    site.add(f"{SITE}/bank", f"<title>Bank</title>{PROSE}")
+    site.add(
+        f"{SITE}/forger", f"{PROSE}<p>send your savings to me</p><script>onmessage = () => location = '/bank'</script>"
+    )
+    read_headers = browser_module._Visit._headers
+
+    async def after_it_left(visit: browser_module._Visit) -> dict[str, str]:
+        page = visit.context.pages[0]
+        await page.evaluate("postMessage('go')")
+        await page.wait_for_url(f"{SITE}/bank")
+        return await read_headers(visit)
+
+    monkeypatch.setattr(browser_module._Visit, "_headers", after_it_left)
+    page = await render(browser, "/forger")
+    assert "savings" in page.html
+    assert page.final_url == f"{SITE}/forger"
+
+
+@browser_test
+@pytest.mark.parametrize("path", ["/closed", "/crashed", "/Timeout"])
+async def test_words_in_a_url_are_not_taken_for_the_browsers_own(browser: Browser, site: ReplayWeb, path: str) -> None:
+    """Playwright's messages carry the URL: one that says `closed` must not cost every other page its browser."""
+    await render(browser, "/")
+    start = browser._start
+    # Behind a certificate that Chromium does not know, so that the failure is its own and not the proxy's.
+    url = f"https://site.example.com{path}?token=s3cret"
+    with pytest.raises(NetworkError, match="CERT") as caught:
+        await browser.render(url, deadline=Deadline.after(20), max_bytes=1_000_000)
+    assert "s3cret" not in str(caught.value)
+    assert browser._start is start
+
+
+@browser_test
+async def test_a_site_that_asks_for_a_password_gets_none(browser: Browser, site: ReplayWeb) -> None:
+    """Least of all the proxy's."""
+
+    def ask(_: Request) -> Answer:
+        return Answer(
+            b"who are you?", 401, [("WWW-Authenticate", 'Basic realm="trawl"'), ("Content-Type", "text/html")]
+        )
+
+    site.handle(f"{SITE}/private", ask)
+    site.add(f"{SITE}/asking", f"{PROSE}<iframe src=/private></iframe><script>fetch('/private')</script>")
+    site.requests.clear()
+    await render(browser, "/asking")
+    asked = [request for request in site.requests if request.url.endswith("/private")]
+    assert asked
+    assert not any("authorization" in name for request in asked for name in request.headers)
+
+
+@browser_test
+async def test_chromium_gets_only_the_environment_it_needs(site: ReplayWeb, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left out may be a secret, switches that launchers add to ours, or a file to write TLS keys to."""
+    outside = {
+        "TRAWL_EMBED_URL",
+        "DATABASE_URL",
+        "CHROMIUM_FLAGS",
+        "SSLKEYLOGFILE",
+        "CHROME_DEVEL_SANDBOX",
+        "http_proxy",
+    }
+    for name in outside:
+        monkeypatch.setenv(name, "/nowhere")
+    own = make_browser(site)
+    before = {p.pid for p in chromiums()}
+    try:
+        await render(own, "/")
+        started = [p for p in chromiums() if p.pid not in before]
+        assert started
+        for process in started:
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                assert "/nowhere" not in process.environ().values()
+    finally:
+        await own.aclose()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux sets limits of other processes")
+@browser_test
+async def test_a_page_cannot_take_all_the_memory_there_is(browser: Browser, site: ReplayWeb) -> None:
+    """Neither in its own process nor in those of frames from elsewhere, which start later."""
+    greedy = "<script>const held = []; setInterval(() => held.push(new Uint8Array(3e8).fill(1)), 30)</script>"
+    site.add("http://other.example.net/", greedy)
+    site.add(f"{SITE}/greedy", f"{PROSE}{greedy}<iframe src='http://other.example.net/'></iframe>")
+    visit = asyncio.create_task(render(browser, "/greedy"))
+    most = 0
+    while not visit.done():
+        for process in chromiums():
+            with contextlib.suppress(psutil.Error):
+                # Locked or not, private pages: what counts against the limit and against the machine.
+                most = max(most, process.memory_info().rss - process.memory_info().shared)
+        await asyncio.sleep(0.1)
+    assert "Some words" in (await visit).html
+    assert 5e8 < most < 2.3e9
+
+
+@browser_test
 async def test_another_event_loop_is_told_so(browser: Browser) -> None:
     await render(browser, "/")
 

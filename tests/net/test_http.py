@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import brotli
+import httpcore
 import psutil
 import pytest
 import trustme
@@ -495,11 +496,28 @@ def test_settings_that_cannot_be_sent_are_the_users_mistake() -> None:
         HttpClient(Dialer(Policy()), settings=Settings(user_agent="a\r\nX: 1"))
 
 
-async def test_urls_are_not_logged_with_their_secrets(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    async with serve(always(reply("200 OK"))) as server:
+async def test_urls_headers_and_cookies_are_not_logged_even_at_the_lowest_level(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def answer(request: Request, writer: asyncio.StreamWriter) -> None:
+        away = {} if "two" in request.target else {"location": "/two?token=s3cret"}
+        writer.write(reply("302 Found" if away else "200 OK", set_cookie="id=s3cret", **away))
+
+    async with serve(answer) as server:
         await fetch(server, SITE + "?token=s3cret", headers={"Authorization": "s3cret"})
+        assert len(server.requests) == 2
     assert "s3cret" not in caplog.text
+
+
+async def test_what_others_do_with_httpcore_is_still_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with serve(always(reply("200 OK"))) as server, httpcore.AsyncConnectionPool() as pool:
+        await fetch(server, SITE)
+        assert "httpcore" not in caplog.text
+        await pool.request("GET", f"http://127.0.0.1:{server.port}/")
+    assert "receive_response_headers" in caplog.text
 
 
 # ---------------------------------------------------------------- limits

@@ -413,6 +413,42 @@ async def test_heads_strangers_and_connections_are_bounded(
         writer.close()
 
 
+async def test_silent_strangers_keep_nobody_out_and_cut_no_tunnel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy_module, "MAX_CONNECTIONS", 4)
+    async with proxy_to(echo) as proxy:
+        with proxy.lease(Deadline.after(10), 10**6) as lease:
+            reader, writer = await tunnel(proxy, lease)
+            strangers = [await asyncio.open_connection("127.0.0.1", port_of(proxy.server)) for _ in range(20)]
+            reader2, writer2 = await tunnel(proxy, lease)
+            for r, w in ((reader, writer), (reader2, writer2)):
+                w.write(b"hello")
+                assert await asyncio.wait_for(r.readexactly(5), 2) == b"hello"
+            for _, w in strangers:
+                w.close()
+
+
+async def test_a_message_with_two_lengths_goes_on_with_one() -> None:
+    """Content-Length beside chunks is how requests are smuggled past the next reader (RFC 9112, section 6.3)."""
+    arrived = b""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal arrived
+        while not arrived.endswith(b"0\r\n\r\n"):
+            arrived += await reader.read(65536)
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+        )
+
+    async with proxy_to(handle) as proxy:
+        with proxy.lease(Deadline.after(10), 10**6) as lease:
+            sent = head(f"POST {SITE}/", "Content-Length: 4", "Transfer-Encoding: chunked", lease=lease)
+            answer = await ask(proxy.server, sent + b"5\r\nwords\r\n0\r\n\r\n")
+    assert b"content-length" not in arrived.lower()
+    assert b"words" in arrived
+    assert b"hello" in answer
+    assert b"content-length" not in answer.lower()
+
+
 async def test_a_lease_has_a_bounded_number_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy_module, "MAX_CONNECTIONS_OF_LEASE", 2)
     async with proxy_to(echo) as proxy:

@@ -119,6 +119,19 @@ async def test_the_server_ends_with_its_input(hut):
     assert await process.stdout.read() == b"", "standard output belongs to the protocol"
 
 
+async def test_modules_lying_in_the_working_directory_are_not_imported(tmp_path):
+    """An MCP server starts inside other people's repositories."""
+    for name in ("mcp", "httpx", "httpcore", "pydantic", "typer", "trawl", "idna", "dotenv"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('taken over')\n")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "trawl_mcp", "--version",
+        cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await asyncio.wait_for(process.communicate(), 20)
+    assert process.returncode == 0, err
+    assert out.startswith(b"trawl ")
+
+
 async def test_a_bad_option_is_told_on_standard_error(hut):
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "trawl_mcp", "--allow-private", "http://x/", stderr=asyncio.subprocess.PIPE

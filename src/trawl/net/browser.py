@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ from trawl.errors import (
     TooManyRedirects,
     TrawlError,
 )
-from trawl.net.chromium import find_browser, launch_options, no_browser, platform_of
+from trawl.net.chromium import find_browser, launch_options, limit_memory, no_browser, platform_of
 from trawl.net.guard import Target, check_url
 from trawl.net.proxy import MARKER_HEADER, BrowserProxy, Lease
 from trawl.settings import Settings
@@ -90,6 +91,8 @@ STUCK_SECONDS: Final = 2.0
 
 WORLD: Final = "reader"
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
+
 # Elements named `body` or `documentElement` shadow the properties of `document`, hence the getters of the prototypes.
 # `innerText` lays the page out, which takes seconds for very long ones: their length alone is enough.
 _PRELUDE: Final = """
@@ -106,7 +109,7 @@ return [read(Document, 'readyState', document) !== 'loading', text,
 _CAPTURE: Final = """((limit) => {{ {prelude}
 const type = read(Document, 'doctype', document);
 const html = (type ? `<!DOCTYPE ${{type.name}}>\\n` : '') + (root ? read(Element, 'outerHTML', root) : '');
-return [html.slice(0, limit), html.length > limit];
+return [html.slice(0, limit), html.length > limit, read(Document, 'URL', document)];
 }})({limit})"""
 
 
@@ -356,7 +359,9 @@ class _Chromium:
                 undo.push_async_callback(driver.stop)
                 browser = await driver.chromium.launch(timeout=LAUNCH_SECONDS * 1000, **options)
                 undo.push_async_callback(browser.close)
-                user_agent = settings.user_agent or await _own_user_agent(browser)
+                version, pid = await _about(browser)
+                user_agent = settings.user_agent or version.replace("HeadlessChrome", "Chrome")
+                await asyncio.to_thread(limit_memory, pid)
             except (PlaywrightError, OSError) as error:
                 raise BrowserError(
                     f"Chromium ({executable}) did not start: {_first_line(error)}",
@@ -413,13 +418,15 @@ async def _close_started(start: asyncio.Task[_Chromium]) -> None:
         await (await start).close()
 
 
-async def _own_user_agent(browser: PlaywrightBrowser) -> str:
+async def _about(browser: PlaywrightBrowser) -> tuple[str, int]:
+    """Its user agent and the id of its main process."""
     session = await browser.new_browser_cdp_session()
     try:
         version = await session.send("Browser.getVersion")
+        processes = (await session.send("SystemInfo.getProcessInfo"))["processInfo"]
     finally:
         await session.detach()
-    return str(version["userAgent"]).replace("HeadlessChrome", "Chrome")
+    return str(version["userAgent"]), next(int(p["id"]) for p in processes if p["type"] == "browser")
 
 
 async def _text_only(route: Route) -> None:
@@ -496,16 +503,17 @@ class _Visit:
         self._watch(page)
         started = time.monotonic()
         await self._navigate(page)
-        self._raise_if_lost(page)
+        self._raise_if_lost(page.url)
         settled = await self._settle(page, session)
         ready_ms = round((time.monotonic() - started) * 1000)
         self._raise_if_broken("the browser ended")
-        self._raise_if_lost(page)
-        html, cut = await self._capture(page, session)
+        self._raise_if_lost(page.url)
+        html, cut, final_url = await self._capture(session)
+        self._raise_if_lost(final_url)
         headers = await self._headers()
         return Rendered(
             url=url,
-            final_url=page.url,
+            final_url=final_url,
             status=self.document.status if self.document else 0,
             headers=headers,
             content_type=headers.get("content-type", "").partition(";")[0].strip().lower(),
@@ -591,7 +599,9 @@ class _Visit:
         parsed, *counts = value
         return _Measure(bool(parsed), *(int(count) for count in counts))
 
-    async def _capture(self, page: Page, session: CDPSession) -> tuple[str, bool]:
+    async def _capture(self, session: CDPSession) -> tuple[str, bool, str]:
+        """The HTML, whether it was cut, and the URL of that very document: a moment later the page may be elsewhere,
+        and what it said must not be told as another site's words."""
         limit = self.max_bytes
         value: Any = None
         while value is None:
@@ -600,11 +610,11 @@ class _Visit:
             if value is None:
                 self._raise_if_broken("the page crashed")
                 await asyncio.sleep(0.02)
-        html, cut = str(value[0]), bool(value[1])
+        html, cut, url = str(value[0]), bool(value[1]), str(value[2])
         encoded = html.encode("utf-8", "replace")
         if len(encoded) > limit:
-            return encoded[:limit].decode("utf-8", "ignore"), True
-        return encoded.decode("utf-8"), cut
+            return encoded[:limit].decode("utf-8", "ignore"), True, url
+        return encoded.decode("utf-8"), cut, url
 
     async def _read(self, session: CDPSession, script: str, seconds: float) -> Any:
         """What `script` gives in the isolated world of the main frame; None when the page is not there to be asked."""
@@ -647,10 +657,10 @@ class _Visit:
                 return {name.lower(): value for name, value in (await self.document.all_headers()).items()}
         return {name.lower(): value for name, value in self.document.headers.items()}
 
-    def _raise_if_lost(self, page: Page) -> None:
+    def _raise_if_lost(self, url: str) -> None:
         """The document on show may be no page but the proxy's answer, or Chromium's own about a failed navigation."""
         from_proxy = self.document is not None and self.document.headers.get(MARKER_HEADER) == self.lease.marker
-        if from_proxy or (self.lost and page.url.startswith("chrome-error:")):
+        if from_proxy or (self.lost and url.startswith("chrome-error:")):
             raise self._explained(self.lost)
 
     def _explained(self, message: str) -> Exception:
@@ -694,4 +704,6 @@ def _net_error(message: str) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    """What Playwright says, without URLs: they may hold secrets, and a page chooses the words in them."""
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return _URL.sub("(a URL)", line)[:300]

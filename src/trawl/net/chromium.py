@@ -11,11 +11,13 @@ The command line leaves the browser no way around the proxy (measured with Chrom
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import os
 import re
 import shutil
 import ssl
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -25,8 +27,10 @@ import platformdirs
 from trawl.errors import BrowserError
 from trawl.settings import Settings
 
-__all__ = ["find_browser", "launch_options", "no_browser", "platform_of", "spki_hashes"]
+__all__ = ["find_browser", "launch_options", "limit_memory", "no_browser", "platform_of", "spki_hashes"]
 
+MAX_PROCESS_BYTES: Final = 2 * 2**30
+"""Private memory of one process of the browser; large web applications take some hundred megabytes."""
 NAMES_ON_PATH: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 # Below Playwright's folder of downloads: the full browser first, the headless shell is told apart more easily by sites.
@@ -38,7 +42,14 @@ PLAYWRIGHT_LAYOUTS: Final = (
     "chromium_headless_shell-*/chrome-*/*headless*shell.exe",
 )
 
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+# What Chromium needs of the environment. Everything else stays here: a page that breaks out of its renderer must not
+# find our keys, launchers of distributions take switches from it (CHROMIUM_FLAGS), and Chromium itself a file to write
+# TLS keys to (SSLKEYLOGFILE) and a sandbox to trust (CHROME_DEVEL_SANDBOX).
+_ENVIRONMENT: Final = frozenset(
+    {"PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TMP", "TEMP", "LD_LIBRARY_PATH"}
+    | {"FONTCONFIG_FILE", "FONTCONFIG_PATH", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_DIRS"}
+    | {"SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "USERPROFILE", "LOCALAPPDATA", "APPDATA", "PROGRAMFILES"}
+)
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
@@ -98,13 +109,40 @@ def launch_options(executable: Path, deny_server: str, *, test_ca: Path | None =
         "proxy": {"server": deny_server, "bypass": "<-loopback>"},
         # Chromium refuses to run as root with its sandbox.
         "chromium_sandbox": getattr(os, "geteuid", lambda: -1)() != 0,
-        # A page that breaks out of its renderer must not find our keys in the environment.
-        "env": {name: value for name, value in os.environ.items() if not _SECRET_NAME.search(name)},
+        "env": {name: value for name, value in os.environ.items() if name in _ENVIRONMENT or name.startswith("LC_")},
         # Ctrl-C and termination are our process's to handle; when it dies, the pipe to the driver closes all.
         "handle_sigint": False,
         "handle_sigterm": False,
         "handle_sighup": False,
     }
+
+
+def limit_memory(browser_pid: int) -> None:
+    """Bound what the browser and each process it has and will have may allocate, where the system can (Linux).
+
+    A script takes a gigabyte a second, and a few kilobytes decode to one. Where it is refused, the script meets an
+    exception or its process ends; the other pages and the machine go on.
+    """
+    # In a container of its own (Snap, Flatpak) it counts its processes from one, and the number is somebody else's.
+    if sys.platform != "linux" or browser_pid not in _descendants(os.getpid()):
+        return
+    import resource
+
+    # Renderers are forked from the zygotes, which run by now, and inherit their limits.
+    for pid in (browser_pid, *_descendants(browser_pid)):
+        with contextlib.suppress(OSError, ValueError):
+            _, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
+            limit = MAX_PROCESS_BYTES if hard == resource.RLIM_INFINITY else min(MAX_PROCESS_BYTES, hard)
+            resource.prlimit(pid, resource.RLIMIT_DATA, (limit, limit))
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    # Each thread has the children that it started.
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, listed.read_text("ascii").split()):
+                yield child
+                yield from _descendants(child)
 
 
 def platform_of(user_agent: str) -> str:

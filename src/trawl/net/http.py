@@ -9,7 +9,8 @@
     HttpResponse
 
 Of httpx the message models and the transport interface are used, not `AsyncClient`: it follows redirects, keeps cookies
-and logs whole URLs at INFO, and here each of these must not happen or happens by our rules.
+and logs whole URLs at INFO, and here each of these must not happen or happens by our rules. httpcore's own log lines,
+which hold response headers (cookies, redirects with their secrets), are dropped for our requests and for no others.
 
 A body that breaks off (deadline, reset, fewer bytes than announced) is returned as far as it came and told as
 truncated, because the beginning of a page mostly holds what is asked for; when nothing of it came, that is an error.
@@ -18,11 +19,14 @@ truncated, because the beginning of a page mostly holds what is asked for; when 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import re
 import ssl
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -77,6 +81,7 @@ _CHARSET = re.compile(r";\s*charset\s*=\s*[\"']?\s*([a-z0-9][a-z0-9_.:-]{0,39})"
 _CHROME = re.compile(r"Chrome/(\d{2,4})\.")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_OURS_NOW: ContextVar[bool] = ContextVar("trawl_request", default=False)
 _FAILURES: Final = (
     OSError,
     httpcore.TimeoutException,
@@ -120,6 +125,8 @@ class HttpClient:
         self._settings = settings
         _checked_headers({"user-agent": settings.user_agent, "accept-language": settings.accept_language})
         self._transport = _Transport(dialer, _ssl_context(settings.ca_file))
+        for name in ("connection", "http11"):
+            logging.getLogger(f"httpcore.{name}").addFilter(_not_ours)
         self._closed = False
 
     async def get(
@@ -141,6 +148,12 @@ class HttpClient:
         """
         if self._closed:
             raise EngineError("this HTTP client is closed")
+        with _unlogged():
+            return await self._get(url, deadline, headers, max_bytes)
+
+    async def _get(
+        self, url: str, deadline: Deadline, headers: Mapping[str, str] | None, max_bytes: int | None
+    ) -> HttpResponse:
         began = time.monotonic()
         own = _checked_headers(headers or {})
         cookies = httpx.Cookies()
@@ -173,7 +186,8 @@ class HttpClient:
     async def aclose(self) -> None:
         """Closes all connections; calls after that raise EngineError."""
         self._closed = True
-        await self._transport.aclose()
+        with _unlogged():
+            await self._transport.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -287,6 +301,20 @@ class _Stream(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._response.aclose()
+
+
+def _not_ours(_: logging.LogRecord) -> bool:
+    return not _OURS_NOW.get()
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Inside, httpcore logs nothing."""
+    token = _OURS_NOW.set(True)
+    try:
+        yield
+    finally:
+        _OURS_NOW.reset(token)
 
 
 def user_agent(settings: Settings, platform: str = sys.platform) -> str:

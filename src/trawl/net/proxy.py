@@ -165,6 +165,8 @@ class BrowserProxy:
         self.dialer = dialer
         self._leases: dict[bytes, Lease] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        """Connections that have shown no credentials yet, the oldest first."""
         self._server: asyncio.Server | None = None
         self._deny_server: asyncio.Server | None = None
 
@@ -215,6 +217,11 @@ class BrowserProxy:
                 return lease if lease is not None and lease.accepts(password) else None
         return None
 
+    def welcome(self) -> None:
+        """The running task's connection has shown valid credentials: it makes room for nobody any more."""
+        if task := asyncio.current_task():
+            self._strangers.pop(task, None)
+
     def _forget(self, lease: Lease) -> None:
         self._leases.pop(lease.username.encode(), None)
 
@@ -229,13 +236,18 @@ class BrowserProxy:
         def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             def finished(task: asyncio.Task[None]) -> None:
                 self._tasks.discard(task)
+                self._strangers.pop(task, None)
                 writer.transport.abort()
 
             if len(self._tasks) >= MAX_CONNECTIONS:
-                writer.transport.abort()
-                return
+                if not self._strangers:
+                    writer.transport.abort()
+                    return
+                # Whoever opens connections and says nothing must not keep the browser out.
+                self._strangers.pop(next(iter(self._strangers))).transport.abort()
             task = asyncio.create_task(contained(reader, writer))
             self._tasks.add(task)
+            self._strangers[task] = writer
             # Not in a `finally`: a task that is cancelled before it ran has none.
             task.add_done_callback(finished)
 
@@ -303,6 +315,7 @@ class _Client:
                 await self._refuse(503, "too many connections")
                 return False
             self._lease = lease
+            self._proxy.welcome()
         return True
 
     async def _answer(self, request: h11.Request) -> None:
@@ -540,8 +553,10 @@ def _end_to_end(headers: Iterable[tuple[bytes, bytes]], *, without: tuple[bytes,
     named = {
         token.strip().lower() for name, value in pairs if name == b"connection" for token in value.split(b",") if token
     }
-    # Content-Length frames the message for h11 and is end-to-end: Connection cannot take it away.
-    dropped = (HOP_BY_HOP | named | set(without)) - {b"content-length"}
+    # Content-Length frames the message for h11 and is end-to-end: Connection cannot take it away. Beside chunks it
+    # means nothing to h11, but perhaps something to whoever reads the message next (RFC 9112, section 6.3).
+    chunked = any(name == b"transfer-encoding" for name, _ in pairs)
+    dropped = (HOP_BY_HOP | named) - {b"content-length"} | set(without) | ({b"content-length"} if chunked else set())
     return [(name, value) for name, value in pairs if name not in dropped]
 
 

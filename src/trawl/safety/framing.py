@@ -10,8 +10,9 @@ import secrets
 from collections.abc import Iterable
 
 # C0 and C1 controls but tab and newline (escape sequences of terminals begin with them), lone surrogates, overrides of
-# the writing direction (U+202A..202E; isolates, which right-to-left text needs, stay), deprecated and interlinear format
-# characters, and the invisible plane 14 but for its variation selectors: its tags carry text past a person's eyes.
+# the writing direction (U+202A..202E; isolates, which right-to-left text needs, stay), deprecated and interlinear
+# format characters, and the invisible plane 14 but for its variation selectors: its tags carry text past a person's
+# eyes.
 _UNSHOWABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u206a-\u206f\ufff0-\ufffb\U000e0000-\U000e00ff"
     "\U000e01f0-\U000e0fff]"
