@@ -34,6 +34,9 @@ RECORD_LIMIT = 2_000
 LEAD_IN_CHARS = 240
 """Longest line repeated before the later pieces of a list or table it leads into."""
 
+SCRAP_CHARS = 40
+"""A label and its value, each no longer than this, are not parted by what extraction thinks of either."""
+
 UNBROKEN_LIMIT = 2_000
 """A run without any place to cut is cut after this many characters: it is data (base64, minified code), not a word."""
 
@@ -389,7 +392,9 @@ def _belong(chunk: Sequence[_Piece], piece: _Piece) -> bool:
     last = chunk[-1]
     return (
         last.block.page == piece.block.page
-        and (last.block.content_p >= 0.5) == (piece.block.content_p >= 0.5)
+        and (
+            (last.block.content_p >= 0.5) == (piece.block.content_p >= 0.5) or max(last.size, piece.size) <= SCRAP_CHARS
+        )
         and not last.after
         and not piece.before
     )

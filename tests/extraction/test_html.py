@@ -346,3 +346,58 @@ def test_html_to_markdown_gives_the_main_content() -> None:
 def test_threshold_is_the_documents() -> None:
     document = read("")
     assert all((b.content_p >= CONTENT_THRESHOLD) == (b in document.main_blocks) for b in document.blocks)
+
+
+ARTICLE = "<h1>Head</h1><p>The notes below were gathered over two seasons and are kept short on purpose.</p>"
+
+
+def in_article(body: str) -> str:
+    page = f"<html><head><title>T</title></head><body><main><article>{ARTICLE}{body}</article></main></body></html>"
+    return html_document(page, url="https://a.test/").markdown
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        ("<ul><li>Item<blockquote>Quoted</blockquote>after</li></ul>", "- Item\n\n  > Quoted\n\n  after"),
+        ("<ul><li class=task><input type=checkbox checked disabled> Done</li></ul>", "- [x] Done"),
+        ("<div role=list><div role=listitem>Alpha</div><div role=listitem>Beta</div></div>", "- Alpha\n- Beta"),
+        (
+            "<div role=table><div role=row><span role=columnheader>A</span><span role=columnheader>B</span></div>"
+            "<div role=rowgroup><div role=row><span role=cell>1</span><span role=cell>2</span></div></div></div>",
+            "| A | B |\n| --- | --- |\n| 1 | 2 |",
+        ),
+        (
+            "<table><tr><th>Type</th><th>Example</th></tr><tr><td>x</td><td><pre>p | q</pre></td></tr></table>",
+            "| Type | Example |\n| --- | --- |\n| x | p \\| q |",
+        ),
+        ("<code class=language-go><span class=line>a {</span>\n<span class=line>}</span></code>", "```go\na {\n}\n```"),
+        ("<p>rust<button>Copy</button></p><pre class=lang-rust>fn a</pre>", "on purpose.\n\n```rust\nfn a"),
+        ("<pre lang=php>echo 1;</pre>", "```php\necho 1;\n```"),
+        ("<h2>Delta <button>Copy link</button><button>Edit</button></h2><p>x</p>", "## Delta\n"),
+        ("<h2><button>Opens</button></h2><p>x</p>", "## Opens\n"),
+        ("<p>これは<b>「重要」</b>です。</p>", "これは「重要」です。"),
+        ("<p>a <b>bold:</b> b <em>c</em><em>d</em></p>", "a **bold:** b *cd*"),
+        ("<p>B.<sup>[<a href='#n'>2</a>]</sup> C<a href='#f' class=footnote-ref><sup>3</sup></a></p>", "B.[2] C[3]"),
+        ("<p>raw \\(a_1*b_2*c\\) and $$x_{i}*y$$ for $5 or $6</p>", "raw $a_1*b_2*c$ and $$x_{i}*y$$ for $5 or $6"),
+        ("<figure><img src=/x.png alt='a]b'></figure>", "![a\\]b](https://a.test/x.png)"),
+        ("<div><b class=u>ann</b><span>3 posts</span><time>4 May</time></div>", "**ann** 3 posts 4 May"),
+        ("<p><span class=a>wa</span><span class=b>ter</span></p>", "water"),
+    ],
+)  # fmt: skip
+def test_markup_of_many_kinds_becomes_the_markdown_a_reader_expects(body: str, wanted: str) -> None:
+    written = in_article(body)
+    assert wanted in written
+    assert "Copy" not in written
+    assert "Edit" not in written
+
+
+def test_text_put_off_the_screen_is_hidden() -> None:
+    document = html_document(f"{ARTICLE}<p style='position:absolute; left:-9999px'>Far away</p>")
+    assert "Far away" not in document.text
+    assert "Far away" in document.source
+
+
+def test_a_form_that_only_wraps_text_is_no_form() -> None:
+    text = html_document(f"<body><form action=/x><input type=hidden name=s>{ARTICLE * 3}</form></body>").text
+    assert "gathered over two seasons" in text

@@ -8,13 +8,13 @@ and the element it comes from. `draft_blocks` makes them in one walk; `write_sou
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urljoin, urlsplit
 
 from trawl.extraction import code, mathml, tables
-from trawl.extraction.dom import Element, Tree, is_hidden, names
+from trawl.extraction.dom import Child, Element, Tree, is_hidden, names
 from trawl.types import Block, BlockKind, Link
 
 BLOCK_TAGS = names(
@@ -29,6 +29,11 @@ MARKUP = names("a b strong em i code kbd samp tt del s strike sup sub q")
 """Inline elements that matter to a writer; the others are only their text."""
 _SEPARATED = frozenset({"a", "button", "label"})
 _NO_TEXT = frozenset({"head", "template", "object", "rp", "annotation", "annotation-xml", "input", "title"})
+_FIELD_TAGS = names("a span b strong small time cite em i label data")
+_FIELD_PARENTS = names("div section article header footer li td th a span summary figure figcaption main aside")
+"""Parents whose inline children are fields laid out side by side, when no text of their own stands between them. In a
+paragraph or a heading they are pieces of one text."""
+_SIBLINGS = 200
 _LIST_DEPTH = 24
 """Lists in lists that are shown as such; deeper items are kept, their depth is not."""
 _MARKUP_DEPTH = 16
@@ -64,6 +69,8 @@ class Item:
     marker: str
     list_id: int
     element: Element
+    quotes: int = 0
+    """How many quotes it stands in."""
 
 
 @dataclass(slots=True)
@@ -121,16 +128,28 @@ def image_source(image: Element) -> str:
     return ""
 
 
-def draft_blocks(tree: Tree) -> list[Draft]:
-    """The blocks of the page in document order, hidden ones included."""
-    return _Walk(tree.revealed).run(tree.body)
+def draft_blocks(tree: Tree, records: Mapping[int, str] | None = None) -> list[Draft]:
+    """The blocks of the page in document order, hidden ones included.
+
+    Args:
+        records: the repeated items of the page by element number; each begins and ends a block, a link too.
+    """
+    return _Walk(tree.revealed, records).run(tree.body)
+
+
+def record_of(draft: Draft, records: Mapping[int, str]) -> str | None:
+    """The innermost record that a draft stands in."""
+    if not records:
+        return None
+    return next((records[e.index] for e in draft.element.ancestors() if e.index in records), None)
 
 
 class _Walk:
     """One pass over the tree with a stack of its own: an element to enter, or a function to call when it ends."""
 
-    def __init__(self, revealed: Set[str] = frozenset()) -> None:
+    def __init__(self, revealed: Set[str] = frozenset(), records: Mapping[int, str] | None = None) -> None:
         self.revealed = revealed
+        self.records = records or {}
         self.drafts: list[Draft] = []
         self.pieces: list[Piece] = []
         self.markup: list[Element] = []
@@ -228,9 +247,11 @@ class _Walk:
     def enter(self, element: Element) -> None:
         tag = element.tag
         if tag in _NO_TEXT:
+            if tag == "input" and element.get("type") == "checkbox" and self.items:
+                self.add_checkbox(element)
             return
         block = tag in BLOCK_TAGS or ("style" in element.attrs and bool(_BLOCK_STYLE.search(element.get("style"))))
-        if element.attrs and self.special(element):
+        if ((element.attrs or tag == "button") and self.special(element)) or code.is_copy_button(element):
             return
         if not self.hidden and is_hidden(element, self.revealed):
             self.enter_hidden(element, block)
@@ -288,15 +309,19 @@ class _Walk:
                 self.block(element)
         elif tag in _LISTS:
             self.enter_list(element)
-        elif tag == "li":
+        elif tag == "li" or (element.get("role") == "listitem" and self.lists):
             self.enter_item(element)
+        elif element.get("role") == "list":
+            self.enter_list(element)
+        elif element.get("role") in ("table", "grid", "treegrid") and tag != "table":
+            self.enter_table(element)
         elif tag == "dl":
             self.flush()
             self.lists.append(_List(element, None))
             self.block(element, lambda: self.lists.pop())
         elif tag == "dd" and self.lists and len(self.items) < _LIST_DEPTH:
             self.flush()
-            self.items.append(Item(": ", self.lists[-1].element.index, element))
+            self.items.append(Item(": ", self.lists[-1].element.index, element, self.quotes))
             self.block(element, lambda: self.items.pop())
         elif tag == "blockquote":
             self.flush()
@@ -365,7 +390,7 @@ class _Walk:
                 current.next_number = int(value)
             marker = f"{current.next_number}. "
             current.next_number += 1
-        item = Item(marker, current.element.index if current else -1, element)
+        item = Item(marker, current.element.index if current else -1, element, self.quotes)
         self.flush()
         if len(self.items) >= _LIST_DEPTH:
             self.block(element)
@@ -379,7 +404,15 @@ class _Walk:
         self.flush()
         listing = code.read_listing(element)
         if listing is not None and listing.strip():
-            self.emit(Draft("code", element, code=listing, language=code.language_of(element)))
+            language = code.language_of(element)
+            self.drop_label(language)
+            self.emit(Draft("code", element, code=listing, language=language))
+
+    def drop_label(self, language: str) -> None:
+        """Takes away the line above a listing that says only what its fence says."""
+        last = self.drafts[-1] if self.drafts else None
+        if language and last and last.kind == "paragraph" and plain(last.pieces)[0].casefold() == language:
+            self.drafts.pop()
 
     def enter_table(self, element: Element) -> None:
         listing = code.read_code_table(element)
@@ -410,19 +443,18 @@ class _Walk:
                 self.has_text = True
         elif tag == "img":
             self.add_image(element)
+        elif tag == "code" and code.is_block_code(element):
+            self.add_code(element)
         elif tag == "ruby":
             self.enter_ruby(element)
         else:
-            if tag in _SEPARATED and self.pieces:
-                last = self.pieces[-1]
-                if (
-                    isinstance(last, Mark)
-                    and last.what == "close"
-                    and last.element is not None
-                    and (last.element.tag in _SEPARATED)
-                ):
-                    # Laid out apart by a style sheet: two links or buttons never make one word.
-                    self.pieces.append(" ")
+            if self.stands_apart(element):
+                self.pieces.append(" ")
+            card = element.index in self.records
+            if card:
+                self.flush()
+                self.blocks.append(element)
+                self.stack.append(self.leave_card)
             marked = (tag in MARKUP or tag in _SEPARATED) and len(self.markup) < _MARKUP_DEPTH
             if marked:
                 mark = Mark("open", element)
@@ -435,6 +467,35 @@ class _Walk:
 
                 self.stack.append(end)
             self.push_children(element)
+
+    def add_checkbox(self, element: Element) -> None:
+        """The state of a task: a box at the start of a list item that the reader cannot change."""
+        item = self.items[-1].element
+        if not self.has_text and ("disabled" in element.attrs or any("task" in c for c in item.classes)):
+            self.add_text("[x] " if "checked" in element.attrs else "[ ] ")
+
+    def leave_card(self) -> None:
+        self.flush()
+        self.blocks.pop()
+
+    def stands_apart(self, element: Element) -> bool:
+        """Whether a style sheet surely parts this inline element from the one before it, with no space between them
+        in the page: two links or buttons never make one word, nor do fields of different kinds side by side."""
+        parent = element.parent
+        if not self.pieces or parent is None:
+            return False
+        last = next((c for c in _before(element) if not isinstance(c, str) or c), None)
+        if not isinstance(last, Element) or last.tag in BLOCK_TAGS:
+            return False
+        if (element.tag in _SEPARATED and last.tag in _SEPARATED) or "button" in (element.tag, last.tag):
+            return True
+        return (
+            element.tag in _FIELD_TAGS
+            and last.tag in _FIELD_TAGS
+            and parent.tag in _FIELD_PARENTS
+            and (element.tag != last.tag or element.get("class") != last.get("class") or parent.index in self.records)
+            and not any(isinstance(c, str) and not c.isspace() for c in parent.children)
+        )
 
     def add_image(self, element: Element) -> None:
         alt = _SPACE.sub(" ", element.get("alt")).strip()
@@ -460,6 +521,15 @@ class _Walk:
                 stack.extend((c, into) for c in reversed(node.children))
         reading = "".join(spoken).strip()
         self.add_text("".join(written).strip() + (f" ({reading})" if reading else ""))
+
+
+def _before(element: Element) -> Iterator[Child]:
+    """What stands before an element in its parent, the nearest first."""
+    siblings = element.parent.children if element.parent is not None else []
+    if len(siblings) > _SIBLINGS:
+        return
+    at = next((i for i, c in enumerate(siblings) if c is element), 0)
+    yield from reversed(siblings[:at])
 
 
 def _size(draft: Draft) -> int:
@@ -524,6 +594,10 @@ def _is_heading_furniture(element: Element) -> bool:
     """Edit links and permalinks that wikis and documentation tools put into headings."""
     if not _HEADING_FURNITURE.isdisjoint(element.classes):
         return element.tag != "a" or bool(_PERMALINK_TEXT.fullmatch(element.text()))
+    if element.tag == "button":
+        # The button is the heading itself where a click opens the section.
+        heading = next((a for a in element.ancestors() if a.tag in _HEADINGS), None)
+        return heading is not None and len(heading.text().strip()) > len(element.text().strip())
     return element.tag == "a" and "#" in element.get("href") and bool(_PERMALINK_TEXT.fullmatch(element.text()))
 
 
@@ -554,7 +628,6 @@ def plain(pieces: Iterable[Piece], *, alts: bool = True) -> tuple[str, list[tupl
     spaced = True  # the text so far ends in white space, or is empty
     opened: list[tuple[Element, int]] = []
     links: list[tuple[int, int, Element]] = []
-    in_reference = 0
 
     def write(text: str) -> None:
         nonlocal length, spaced
@@ -587,11 +660,10 @@ def plain(pieces: Iterable[Piece], *, alts: bool = True) -> tuple[str, list[tupl
         elif element is not None and element.tag == "a":
             if piece.what == "open":
                 opened.append((element, length))
-                in_reference += is_note_reference(element)
-                if in_reference and is_note_reference(element) and not element.text().strip().startswith("["):
+                if is_note_reference(element) and is_bare_reference(element):
                     write("[")
             elif opened:
-                if is_note_reference(element) and not element.text().strip().startswith("["):
+                if is_note_reference(element) and is_bare_reference(element):
                     write("]")
                 start = opened.pop()[1]
                 links.append((start, length, element))
@@ -607,11 +679,19 @@ def is_note_reference(link: Element) -> bool:
     """Whether a link is the mark of a footnote: in a `sup`, or said to be one, leading to a place on the page."""
     if not link.get("href").startswith("#"):
         return False
-    if link.get("role") == "doc-noteref":
+    if link.get("role") == "doc-noteref" or "footnote-ref" in link.classes:
         return True
     around = [link.parent, link.parent.parent if link.parent else None]
     inside = next(link.elements(), None)
     return any(e is not None and e.tag == "sup" for e in (*around, inside))
+
+
+def is_bare_reference(link: Element) -> bool:
+    """Whether the mark of a note has no brackets of its own, in it or around it."""
+    if link.text().strip().startswith("["):
+        return False
+    before = next((c for c in _before(link) if not isinstance(c, str) or not c.isspace()), None)
+    return not (isinstance(before, str) and before.rstrip().endswith("["))
 
 
 def fence_for(text: str) -> str:
@@ -634,7 +714,10 @@ class Prefixes:
         `indent_all` puts code and tables inside their list item; otherwise they stand at the left edge, where they
         can be cut out as they are.
         """
-        quote = "> " * min(draft.quotes, 6) if indent_all or draft.kind not in ("code", "table") else ""
+        quoted = min(draft.quotes, 6) if indent_all or draft.kind not in ("code", "table") else 0
+        # Quotes around the lists, and those inside the innermost item.
+        outer = min(quoted, draft.items[-1].quotes) if draft.items else quoted
+        quote, inner = "> " * outer, "> " * (quoted - outer)
         first = rest = quote
         depth = 0
         begins_item = False
@@ -644,13 +727,13 @@ class Prefixes:
             indent = " " * sum(len(i.marker) for i in started)
             depth = len(started) + 1
             if id(item) in self.started:
-                first = rest = quote + indent + " " * len(item.marker)
+                first = rest = quote + indent + " " * len(item.marker) + inner
             elif draft.kind == "list":
                 self.started.add(id(item))
                 begins_item = True
-                first, rest = quote + indent + item.marker, quote + indent + " " * len(item.marker)
+                first, rest = quote + indent + item.marker + inner, quote + indent + " " * len(item.marker) + inner
             else:
-                first = rest = quote + indent
+                first = rest = quote + indent + inner
                 depth -= 1
         previous = self.previous
         if previous is None:

@@ -11,6 +11,8 @@ _GUTTER = names(
     " hljs-ln-numbers hljs-ln-n rouge-gutter gl code-line-number linenumbers"
 )
 _CODE_CELL = names("code blob-code blob-code-inner js-file-line hljs-ln-code rouge-code line-content highlight")
+_COPY = re.compile(r"(?:copy|copied|kopier|copier|copiar|复制|複製|コピー|복사)", re.I)
+_COPY_CHARS = 30
 _FURNITURE = frozenset({"button", "clipboard-copy", "script", "style", "template"})
 _LINE_TAGS = frozenset({"div", "p", "li", "tr", "section"})
 _LANGUAGE_CLASS = re.compile(
@@ -96,12 +98,47 @@ def _lines(element: Element) -> str:
     return "".join(out).replace("\r\n", "\n").replace("\r", "\n")
 
 
+def is_block_code(element: Element) -> bool:
+    """Whether a `code` is a listing though no `pre` is around it: several lines, kept apart by style or markup."""
+    first = next((c for c in element.children if not isinstance(c, str) or not c.isspace()), None)
+    if first is None or "\n" not in _lines(element).strip():
+        return False
+    shown_as_is = re.search(r"white-space\s*:\s*(?:pre|break-spaces)", element.get("style")) is not None
+    by_line = any(e.tag in ("br", "div") or "line" in e.classes for e in element.elements())
+    return shown_as_is or by_line or bool(language_of_classes(element.get("class")))
+
+
+def is_copy_button(element: Element) -> bool:
+    """Whether an element copies what stands beside it, and says so."""
+    if element.tag == "clipboard-copy":
+        return True
+    if element.tag != "button" and element.get("role") != "button":
+        return False
+    text = ""
+    for node in element.descend():
+        if isinstance(node, str):
+            text += node.strip()
+            if len(text) > _COPY_CHARS:
+                return False
+    named = f"{element.get('class')} {element.get('aria-label')} {element.get('title')} {element.get('id')}"
+    return bool(_COPY.match(text) or re.search(r"copy|clipboard", named, re.I))
+
+
 def _trimmed(text: str) -> str:
     """`text` without empty lines at its ends."""
     lines = text.rstrip().split("\n")
     while lines and not lines[0].strip():
         lines.pop(0)
     return "\n".join(lines)
+
+
+def language_of_classes(classes: str) -> str:
+    """The language that a `class` attribute names; empty when it names none."""
+    for found in (*_BRUSH.findall(classes), *(m[1] for c in classes.split() if (m := _LANGUAGE_CLASS.fullmatch(c)))):
+        language: str = found.lower().removeprefix("source-")
+        if language not in _NOT_A_LANGUAGE and len(language) <= 20:
+            return language
+    return ""
 
 
 def language_of(element: Element) -> str:
@@ -114,16 +151,13 @@ def language_of(element: Element) -> str:
             value = candidate.get(name).strip().lower()
             if re.fullmatch(r"[a-z0-9+#.-]{1,20}", value) and value not in _NOT_A_LANGUAGE:
                 return value
+        if candidate.tag in ("pre", "code") and candidate.get("lang").lower() in _KNOWN:
+            return candidate.get("lang").lower()
         classes = candidate.get("class")
         if not classes or candidate.tag in ("body", "html"):
             continue
-        for found in (
-            *_BRUSH.findall(classes),
-            *(m[1] for c in classes.split() if (m := _LANGUAGE_CLASS.fullmatch(c))),
-        ):
-            language: str = found.lower().removeprefix("source-")
-            if language not in _NOT_A_LANGUAGE and len(language) <= 20:
-                return language
+        if language := language_of_classes(classes):
+            return language
     for candidate in candidates[:2]:
         for name in candidate.classes:
             if name.lower() in _KNOWN:

@@ -95,6 +95,14 @@ def has_markup(value: str) -> bool:
     return first is not None and (value.lstrip().startswith("<") or "</" in value or "<br" in value.lower())
 
 
+def unescaped(value: str) -> str:
+    """HTML that was escaped once more on its way into the data; anything else as it is."""
+    if "<" in value or "&lt;" not in value:
+        return value
+    html = escaping.unescape(value)
+    return html if has_markup(html) else value
+
+
 def fragment(value: str, base: str, *, heading_floor: int = 1) -> str:
     """Someone else's HTML made fit to stand inside ours: closed, without active parts, its links absolute.
 

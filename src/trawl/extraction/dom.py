@@ -55,7 +55,11 @@ _LONG_TAG = 2_048
 _STREAMED = re.compile(r"S:[0-9a-f]+")
 _REVEALED_CLASS = re.compile(r"tab-?(?:pane|panel|content)|accordion|collaps|expand|(?:read|show)-?more", re.I)
 _CONTROLS = ("aria-controls", "data-target", "data-bs-target", "href")
-_HIDING_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.I)
+_HIDING_STYLE = re.compile(
+    r"display\s*:\s*none|visibility\s*:\s*hidden|(?:left|right|top|text-indent|margin-left)\s*:\s*-\d{4,}(?:\.\d+)?(?:px|pt|em)",
+    re.I,
+)
+"""Not shown, or put off the screen. Opacity 0 is no sign: what fades in while the page is read begins with it."""
 
 # Soft hyphens and zero-width characters split words that a reader sees whole; no-break spaces are spaces.
 # Joiners (U+200C, U+200D) carry meaning in Persian, Indic scripts and emoji and stay.

@@ -1,7 +1,7 @@
 """HTML to a Document: decode, parse, draft the blocks, write the source, judge the blocks.
 
-bytes ─ charset ─> text ─ dom ─> tree ─ blocks ─> drafts ─┬─ write_source ─> source, blocks, links
-                                   └─ metadata ─> title    └─ select ─> content_p of each block
+bytes ─ charset ─> text ─ dom ─> tree ─ records, blocks ─> drafts ─┬─ write_source ─> source, blocks, links
+                                   └─ metadata ─> title             └─ select ─> content_p of each block
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from dataclasses import replace
 
 from trawl.extraction import charset as encodings
 from trawl.extraction import dom, metadata, select
-from trawl.extraction.blocks import draft_blocks, write_source
+from trawl.extraction.blocks import draft_blocks, record_of, write_source
+from trawl.extraction.records import find_records
 from trawl.types import Block, Document
 
-EXTRACTOR_VERSION = "html-1"
+EXTRACTOR_VERSION = "html-2"
 """Changes whenever the same bytes may give another document."""
 
 
@@ -32,10 +33,14 @@ def html_document(html: str | bytes, *, url: str = "", charset: str | None = Non
     tree = dom.parse(text)
     facts = metadata.read(tree, url)
     base = metadata.base_url(tree, url)
-    drafts = draft_blocks(tree)
+    records = find_records(tree.body)
+    drafts = draft_blocks(tree, records)
     source, blocks, links = write_source(drafts, base)
     probabilities, confidence = select.content_probabilities(tree, drafts, blocks)
-    blocks = [replace(b, content_p=p) for b, p in zip(blocks, probabilities, strict=True)]
+    blocks = [
+        replace(b, content_p=p, record=record_of(d, records))
+        for b, p, d in zip(blocks, probabilities, drafts, strict=True)
+    ]
     return Document(
         source=source,
         blocks=tuple(blocks),
@@ -69,7 +74,8 @@ def _renderer(text: str, base: str, position: dict[int, int]) -> Callable[[Seque
         numbers = sorted({position[b.start] for b in chosen if b.start in position})
         if not numbers:
             return ""
-        drafts = draft_blocks(dom.parse(text))
+        tree = dom.parse(text)
+        drafts = draft_blocks(tree, find_records(tree.body))
         return write_markdown([drafts[n] for n in numbers], base)
 
     return render

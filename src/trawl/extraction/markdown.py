@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from trawl.extraction.blocks import (
     absolute,
     fence_for,
     image_source,
+    is_bare_reference,
     is_note_reference,
 )
 
@@ -40,8 +42,32 @@ _SPECIAL = re.compile(
 _LINE_START = re.compile(
     r"^(\s*)(#{1,6}(?=\s|$)|[-+](?=\s|$)|>|=+\s*$|-{3,}\s*$|~{3,}|(\d{1,9})([.)])(?=\s|$)|\|)", re.M
 )
+_NO_FORMAT = frozenset({"code", "kbd", "samp", "tt", "_noformat"})
 _SUPERSCRIPT = str.maketrans("0123456789+-−()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁽⁾ⁿ")
 _EXPONENT = re.compile(r"[+−-]?\d{1,4}|n")
+
+
+_OPENS, _CLOSES = "\ufdd0", "\ufdd1"
+"""Stand before a mark of emphasis until its neighbours are known; no text has these code points."""
+_MARKED = re.compile("[\ufdd0\ufdd1](\\*\\*|\\*|~~)")
+_SAME_AGAIN = re.compile("\ufdd1(\\*\\*|\\*|~~)\ufdd0\\1(?!\\*)")
+# TeX that a script of the page sets: \( \), \[ \], $$ $$, and $ $ around what can only be TeX.
+_RAW_TEX = re.compile(
+    r"\\\((?P<inline>[^\n]{1,500}?)\\\)|\\\[(?P<display>.{1,2000}?)\\\]|(?P<dollars>\$\$.{1,2000}?\$\$)"
+    r"|(?P<dollar>\$(?!\s)[^$\n]{0,200}?(?:\\[a-zA-Z]+|[_^]\{|[\w)][_^]\w)[^$\n]{0,200}?(?<!\s)\$(?!\d))",
+    re.S,
+)
+
+
+def _emphasised(mark: str) -> Any:
+    def convert(self: _Inline, el: Any, text: str, parent_tags: set[str]) -> str:
+        bare = text.strip()
+        if not bare or not _NO_FORMAT.isdisjoint(parent_tags):
+            return text
+        lead, tail = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+        return f"{lead}{_OPENS}{mark}{bare}{_CLOSES}{mark}{tail}"
+
+    return convert
 
 
 class _Inline(MarkdownConverter):
@@ -53,7 +79,24 @@ class _Inline(MarkdownConverter):
         newline_style = "backslash"
 
     def escape(self, text: str, parent_tags: set[str]) -> str:
-        return _SPECIAL.sub(r"\\\g<0>", text) if text else ""
+        if not text:
+            return ""
+        out: list[str] = []
+        position = 0
+        for tex in _RAW_TEX.finditer(text) if "$" in text or "\\" in text else ():
+            out.append(_SPECIAL.sub(r"\\\g<0>", text[position : tex.start()]))
+            if tex["inline"] or tex["display"]:
+                sign = "$" if tex["inline"] else "$$"
+                out.append(f"{sign}{(tex['inline'] or tex['display']).strip()}{sign}")
+            else:
+                out.append(tex[0])
+            position = tex.end()
+        out.append(_SPECIAL.sub(r"\\\g<0>", text[position:]))
+        return "".join(out)
+
+    def convert_img(self, el: Any, text: str, parent_tags: set[str]) -> str:
+        alt = re.sub(r"([\[\]\\])", r"\\\1", el.get("alt") or "").replace("\n", " ")
+        return f"![{alt}]({el.get('src')})"
 
     def convert_a(self, el: Any, text: str, parent_tags: set[str]) -> str:
         bare = text.strip()
@@ -81,8 +124,10 @@ class _Inline(MarkdownConverter):
     def convert_br(self, el: Any, text: str, parent_tags: set[str]) -> str:
         return "\\\n"
 
+    convert_b = convert_strong = _emphasised("**")
+    convert_em = convert_i = _emphasised("*")
+    convert_del = convert_s = convert_strike = _emphasised("~~")
     convert_tt = MarkdownConverter.convert_code  # type: ignore[attr-defined]
-    convert_strike = MarkdownConverter.convert_del  # type: ignore[attr-defined]
 
 
 def write_markdown(drafts: Sequence[Draft], base: str) -> str:
@@ -128,8 +173,50 @@ def inline(pieces: Iterable[Piece], converter: _Inline, base: str) -> str:
         text = converter.escape(re.sub(r"[ \t\n\r\f]+", " ", markup), set())
     else:
         text = converter.convert_soup(BeautifulSoup(markup, "html.parser"))
+    text = _resolved(text)
     lines = [line.strip() for line in text.strip().removesuffix("\\").split("\n")]
     return re.sub(r"[ \t]{2,}", " ", "\n".join(lines)).strip()
+
+
+def _resolved(text: str) -> str:
+    """`text` with its marks of emphasis in place; pairs that CommonMark would not take for emphasis, because of the
+    punctuation at their edges and the letters around them, are left out, and what is emphasised twice in a row becomes
+    one."""
+    if _OPENS not in text:
+        return text
+    text = _SAME_AGAIN.sub("", text)
+    bare = _MARKED.sub("", text)
+    plain = 0  # position in `bare`
+    opened: list[tuple[int, bool]] = []
+    out: list[str] = []
+    position = 0
+    for match in _MARKED.finditer(text):
+        out.append(text[position : match.start()])
+        plain += match.start() - position
+        position = match.end()
+        before, after = bare[plain - 1 : plain], bare[plain : plain + 1]
+        if match[0][0] == _OPENS:
+            opened.append((len(out), _binds(before, after)))
+            out.append(match[1])
+        elif opened:
+            at, binds = opened.pop()
+            if binds and _binds(after, before):
+                out.append(match[1])
+            else:
+                out[at] = ""
+    out.append(text[position:])
+    return "".join(out)
+
+
+def _binds(outside: str, inside: str) -> bool:
+    """Whether a mark of emphasis between these two characters counts (CommonMark 0.31, flanking delimiter runs)."""
+    if not inside or inside.isspace():
+        return False
+    return not _is_punctuation(inside) or not outside or outside.isspace() or _is_punctuation(outside)
+
+
+def _is_punctuation(char: str) -> bool:
+    return unicodedata.category(char)[0] in "PS"
 
 
 def _markup(pieces: Iterable[Piece], base: str) -> str:
@@ -169,15 +256,17 @@ def _mark(mark: Mark, base: str) -> str:
         return f'<img src="{_destination(source)}" alt="{html.escape(mark.text)}">'
     if element.tag == "a":
         if is_note_reference(element):
-            bare = not element.text().strip().startswith("[")
-            return ("[" if mark.what == "open" else "]") if bare else ""
+            return ("[" if mark.what == "open" else "]") if is_bare_reference(element) else ""
         url = absolute(base, element.get("href"))
         if not url:
             return ""
         return f'<a href="{_destination(url)}">' if mark.what == "open" else "</a>"
     if element.tag not in MARKUP:
         return ""
-    if element.tag == "sup" and any(e.tag == "a" for e in element.elements("a")):
+    if element.tag == "sup" and (
+        next(element.elements("a"), None) is not None
+        or (element.parent is not None and is_note_reference(element.parent))
+    ):
         return ""
     return f"<{element.tag}>" if mark.what == "open" else f"</{element.tag}>"
 

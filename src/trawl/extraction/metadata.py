@@ -179,8 +179,8 @@ def _title(tree: Tree, metas: dict[str, str], article: dict[str, Any], site: str
 
     Of several candidates the one that is also the page's first heading wins: it is what a reader sees.
     """
-    heading = next((t for e in tree.indexed.get("h1", ()) if (t := _squeeze(e.text()))), "")
     in_head = next((_squeeze(e.text()) for e in tree.indexed.get("title", ()) if not _in_svg(e)), "")
+    heading = _main_heading(tree, in_head, site)
     candidates = [
         _text(article.get("headline")),
         metas.get("og:title", ""),
@@ -195,6 +195,17 @@ def _title(tree: Tree, metas: dict[str, str], article: dict[str, Any], site: str
     if heading and any(_key(c) == _key(heading) for c in useful):
         return heading
     return _first(*useful, in_head, heading, site)
+
+
+def _main_heading(tree: Tree, in_head: str, site: str) -> str:
+    """The first H1, but for one that names the site: a logo beside another that the page's title begins with."""
+    headings = [t for e in tree.indexed.get("h1", ()) if (t := _squeeze(e.text()).rstrip(" ¶#🔗\ufe0f"))]
+    if len(headings) > 1 and in_head:
+        told = _SITE_SEPARATOR.split(in_head)
+        named = [h for h in headings if any(_key(h) == _key(part) for part in told) and _key(h) != _key(site)]
+        if named:
+            return max(named, key=len)
+    return headings[0] if headings else ""
 
 
 def _in_svg(element: Element) -> bool:

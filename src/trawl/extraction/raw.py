@@ -253,6 +253,7 @@ class _JsonPage:
         if isinstance(member, str):
             if key.lower() not in _BODY_KEYS:
                 self._add(f"<p>{composed.text(key)}:</p>")
+            member = composed.unescaped(member)
             if composed.has_markup(member):
                 self._add(f"<div>{composed.fragment(member, self.url, heading_floor=level)}</div>")
             else:
@@ -334,6 +335,8 @@ def _scalar(value: Any) -> str | None:
         return "true" if value else "false"
     if isinstance(value, _Number):
         return str(value)
+    if isinstance(value, str) and composed.unescaped(value) != value:
+        return None
     if isinstance(value, str) and len(value) <= SHORT and "\n" not in value.strip() and not composed.has_markup(value):
         return value.strip()
     # Addresses and tokens are long, but a line all the same.

@@ -59,6 +59,9 @@ _NAME_WORDS = {
     "content": "content article post entry story body text main description prose markdown detail details page",
 }  # fmt: skip
 _ROLE_OF_WORD = {word: role for role, words in _NAME_WORDS.items() for word in words.split()}
+_FIELDS_OF_WRAPPER = 30
+_WORDS_PER_FIELD = 100
+"""A form with fewer words for each of its fields is there to be filled in."""
 _NAME_TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 
 
@@ -149,7 +152,7 @@ def _region(element: Element, known: dict[int, _Region]) -> _Region:
 
 def _own_roles(element: Element) -> set[str]:
     roles = set()
-    if element.tag in _TAG_ROLES:
+    if element.tag in _TAG_ROLES and not (element.tag == "form" and _is_wrapper(element)):
         roles.add(_TAG_ROLES[element.tag])
     if not element.attrs or element.tag in ("html", "body"):
         return roles
@@ -163,6 +166,19 @@ def _own_roles(element: Element) -> set[str]:
             if found:
                 roles.add(found)
     return roles
+
+
+def _is_wrapper(form: Element) -> bool:
+    """Whether a form only stands around text, as around each post of some forums or around whole pages."""
+    fields = words = 0
+    for node in form.descend():
+        if isinstance(node, str):
+            words += len(_WORD.findall(node))
+        elif node.tag in ("select", "textarea") or (node.tag == "input" and node.get("type").lower() != "hidden"):
+            fields += 1
+        if fields > _FIELDS_OF_WRAPPER:
+            return False
+    return not fields or words > _WORDS_PER_FIELD * fields
 
 
 def _link_words(draft: Draft) -> int:
@@ -336,6 +352,8 @@ choose from, and what a rule drops there is missed. Costs 0.0016 of word-F1 on W
 _BELONGS = 0.55
 """The probability of blocks that are kept because of where they stand."""
 _APART = tuple(map(FEATURES.index, ("in_nav", "in_footer", "in_aside", "in_form", "in_boilerplate", "in_button")))
+_SCRAP = 0.4
+_ALL_LINK = FEATURES.index("all_link")
 _MAIN, _ARTICLE, _HEADER, _COMMENTS = map(FEATURES.index, ("in_main", "in_article", "in_header", "in_comments"))
 
 
@@ -348,6 +366,7 @@ def content_probabilities(tree: Tree, drafts: Sequence[Draft], blocks: Sequence[
     decided = sum(abs(2 * p - 1) * len(b.text) for p, b in zip(probabilities, blocks, strict=True))
     confidence = round(decided / (sum(len(b.text) for b in blocks) or 1), 4)
     _keep_small_pages_whole(rows, blocks, probabilities)
+    _drop_scraps_of_menus(rows, drafts, probabilities)
     _keep_headings_of_kept(rows, blocks, probabilities)
     return probabilities, confidence
 
@@ -359,11 +378,31 @@ def _is_apart(row: Sequence[float]) -> bool:
 def _keep_small_pages_whole(rows: Sequence[Sequence[float]], blocks: Sequence[Block], p: list[float]) -> None:
     own = [i for i, (r, b) in enumerate(zip(rows, blocks, strict=True)) if not b.hidden and not _is_apart(r)]
     in_article = [i for i in own if rows[i][_MAIN] or rows[i][_ARTICLE]]
-    in_page = [i for i in own if not rows[i][_HEADER] and not rows[i][_COMMENTS]]
+    in_page = [i for i in own if not rows[i][_HEADER]]
+    beside = [i for i in in_page if not rows[i][_COMMENTS]]
+    if sum(len(_WORD.findall(blocks[i].text)) for i in beside) * 2 > sum(
+        len(_WORD.findall(blocks[i].text)) for i in in_page
+    ):
+        # There is more to the page than what its readers wrote.
+        in_page = beside
     for chosen, most in ((in_article, _SMALL_ARTICLE), (in_page, _SMALL_PAGE)):
         if sum(len(_WORD.findall(blocks[i].text)) for i in chosen) <= most:
             for i in chosen:
                 p[i] = max(p[i], _BELONGS)
+
+
+def _drop_scraps_of_menus(rows: Sequence[Sequence[float]], drafts: Sequence[Draft], p: list[float]) -> None:
+    """Of a list of links that is dropped for the most part, the items go too whose words happen to be in the text."""
+    lists: dict[int, list[int]] = {}
+    for i, draft in enumerate(drafts):
+        if draft.list_id >= 0:
+            lists.setdefault(draft.list_id, []).append(i)
+    for items in lists.values():
+        links = [i for i in items if rows[i][_ALL_LINK]]
+        kept = [i for i in links if p[i] >= CONTENT_THRESHOLD]
+        if len(links) * 4 >= len(items) * 3 and len(kept) * 2 < len(links):
+            for i in kept:
+                p[i] = _SCRAP
 
 
 def _keep_headings_of_kept(rows: Sequence[Sequence[float]], blocks: Sequence[Block], p: list[float]) -> None:

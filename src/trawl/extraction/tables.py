@@ -20,6 +20,11 @@ MAX_COLUMNS = 200
 MAX_CELLS = 100_000
 """Cells of one table after its spans are resolved."""
 _LAYOUT_CONTENT = names("h1 h2 h3 h4 h5 h6 pre form article section main nav dl blockquote hr")
+_CELL_CONTENT = names("h1 h2 h3 h4 h5 h6 pre dl blockquote hr section")
+"""Of these, what stands in the cells of real tables too; only a table with header cells is believed."""
+_LONG_LISTING = 3
+"""Lines of code in a cell beyond which it is better shown as the listing it is."""
+_CELL_ROLES = names("cell gridcell columnheader rowheader")
 _LONG_CELL = 1_200
 """Characters in one cell beyond which a table without header cells is taken for layout."""
 _NESTED_TABLES = 20
@@ -78,6 +83,8 @@ def _rows_of(table: Element) -> tuple[list[Element], list[list[Element]], list[l
     head: list[list[Element]] = []
     body: list[list[Element]] = []
     foot: list[list[Element]] = []
+    if table.tag != "table":
+        return captions, head, _rows_by_role(table), foot
     for child in table.children:
         if not isinstance(child, Element):
             continue
@@ -94,9 +101,27 @@ def _rows_of(table: Element) -> tuple[list[Element], list[list[Element]], list[l
     return captions, head, body, foot
 
 
+def _rows_by_role(table: Element) -> list[list[Element]]:
+    """The rows of a table made of other elements, which say by their roles what they are."""
+    rows: list[list[Element]] = []
+    stack: list[Element] = [table]
+    while stack:
+        node = stack.pop()
+        children = [c for c in node.children if isinstance(c, Element)]
+        if node.get("role") == "row":
+            rows.append([c for c in children if c.get("role") in _CELL_ROLES])
+        else:
+            stack.extend(reversed(children))
+    return [row for row in rows if row]
+
+
+def _is_header(cell: Element) -> bool:
+    return cell.tag == "th" or cell.get("role") in ("columnheader", "rowheader")
+
+
 def _is_data(table: Element, rows: list[list[Element]], *, has_head: bool) -> bool:
     width = max(map(len, rows), default=0)
-    headers = sum(c.tag == "th" for row in rows for c in row)
+    headers = sum(_is_header(c) for row in rows for c in row)
     if not rows or (width < 2 and not (headers and len(rows) > 1)):
         return False
     total = nested = tables = 0
@@ -112,7 +137,7 @@ def _is_data(table: Element, rows: list[list[Element]], *, has_head: bool) -> bo
                     if not headers or tables > _NESTED_TABLES or next(node.elements("table"), None) is not None:
                         return False
                     nested += len(node.text())
-                elif node.tag in _LAYOUT_CONTENT and not (node.tag[0] == "h" and headers):
+                elif node.tag in _LAYOUT_CONTENT and not (headers and _may_stand_in_cell(node)):
                     return False
             total += length
             longest = max(longest, length)
@@ -121,6 +146,10 @@ def _is_data(table: Element, rows: list[list[Element]], *, has_head: bool) -> bo
     if headers or has_head:
         return longest < 20 * _LONG_CELL
     return len(rows) > 1 and longest <= _LONG_CELL
+
+
+def _may_stand_in_cell(node: Element) -> bool:
+    return node.tag in _CELL_CONTENT and (node.tag != "pre" or node.text().strip().count("\n") < _LONG_LISTING)
 
 
 def _span(cell: Element, name: str) -> int:
@@ -176,7 +205,7 @@ def _header_depth(rows: list[list[Element]]) -> int:
     """How many leading rows are one header: rows of header cells only, while spans of the first reach over them."""
     depth = 0
     for row in rows[:3]:
-        if not row or not all(c.tag == "th" for c in row):
+        if not row or not all(_is_header(c) for c in row):
             break
         depth += 1
     spans = any(_span(c, "colspan") > 1 for c in rows[0]) and len(rows[0]) > 1
