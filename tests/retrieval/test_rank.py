@@ -146,10 +146,14 @@ def test_embeddings_decide_where_no_word_is_shared() -> None:
     assert ranked[0].cosine == pytest.approx(0.86)
 
 
-def test_only_candidates_are_ranked_and_similarities_are_theirs() -> None:
+def test_similarities_are_the_candidates_and_the_others_come_after_them() -> None:
     made = chunks(*FILLER)
     ranked = rank(made, ["dog", "canine"], candidates=[1, 4], similarities=np.array([[0.1, 0.9], [0.2, 0.8]]))
-    assert order(ranked) == [4, 1]
+    assert order(ranked)[:2] == [4, 1]
+    assert sorted(order(ranked)) == list(range(len(made)))
+    scores = [r.score or 0.0 for r in ranked]
+    assert scores == sorted(scores, reverse=True)
+    assert all(r.cosine is None for r in ranked[2:])
     assert ranked[0].cosine == pytest.approx(0.9)
 
 

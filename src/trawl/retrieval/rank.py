@@ -99,12 +99,12 @@ def rank(
     candidates: Sequence[int] | None = None,
     similarities: np.ndarray | None = None,
 ) -> list[Ranked]:
-    """The candidates by descending score.
+    """All chunks by descending score: the candidates, then those that were not worth embedding, by their words.
 
     Args:
         chunks: all chunks of the page; word statistics come from all of them.
         query: the question, or several: a chunk counts as good as it is for its best question.
-        candidates: positions to rank; None: all.
+        candidates: positions that come first and that `similarities` are for; None: all.
         similarities: cosine of each candidate with the question, shape (candidates,) or (questions, candidates); None:
             ranking by words alone.
 
@@ -118,6 +118,7 @@ def rank(
     headings = {t for p in passages for t in p.heading}
     nothing: list[float | None] = [None] * len(positions)
     rows: list[list[tuple[float, float, float | None]]] = []
+    by_words: list[list[float]] = []
     for question, cosines in zip(questions, dense, strict=True):
         asked = question_weights(question)
         lexical = _lexical(passages, asked)
@@ -127,10 +128,20 @@ def rank(
             if headings.issuperset(passages[i].own):
                 scores[j] -= HOLLOW_PENALTY
         bm25 = [lexical.bm25[i] for i in positions]
+        by_words.append(lexical.score)
         rows.append(list(zip(scores, bm25, cosines if cosines is not None else nothing, strict=True)))
     best = [max((row[j] for row in rows), key=lambda r: r[0]) for j in range(len(positions))]
     order = sorted(range(len(positions)), key=lambda j: -best[j][0])
-    return [Ranked(chunks[positions[j]], _squashed(best[j][0]), best[j][1], best[j][2]) for j in order]
+    ranked = [Ranked(chunks[positions[j]], _squashed(best[j][0]), best[j][1], best[j][2]) for j in order]
+    return [*ranked, *_others(chunks, positions, by_words, below=(ranked[-1].score or 0.0) if ranked else 1.0)]
+
+
+def _others(
+    chunks: Sequence[Chunk], candidates: Sequence[int], by_words: Sequence[Sequence[float]], *, below: float
+) -> list[Ranked]:
+    """The chunks that are no candidates, best first by words, with scores in 0..`below`."""
+    best = {i: max(scores[i] for scores in by_words) for i in set(range(len(chunks))).difference(candidates)}
+    return [Ranked(chunks[i], below * _squashed(best[i])) for i in sorted(best, key=lambda i: (-best[i], i))]
 
 
 class _Terms(NamedTuple):
