@@ -16,8 +16,12 @@ apt_install() {
 
 make_venv() {
     local python
+    if [ -n "${PYTHON:-}" ] && ! suits "$PYTHON"; then
+        say "PYTHON=$PYTHON is no Python 3.11 or newer with the venv module"
+        exit 1
+    fi
     for python in ${PYTHON:-} python3.12 python3 python3.13 python3.11; do
-        if command -v "$python" >/dev/null && suits "$python"; then
+        if suits "$python"; then
             say "making .venv with $("$python" --version 2>&1)"
             "$python" -m venv .venv && return
             # Debian splits ensurepip off; without it the folder is half made.

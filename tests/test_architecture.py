@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "trawl.anchors": {*_BASE, "trawl.chunking"},
     "trawl.retrieval": {*_BASE, "trawl.chunking"},
     "trawl.pieces": {*_BASE, "trawl.retrieval"},
+    "trawl.remainders": {*_BASE, "trawl.asking", "trawl.retrieval"},
     "trawl.pipeline": {
         *_BASE,
         "trawl.asking",
@@ -36,6 +37,7 @@ MAY_IMPORT = {
         "trawl.extraction",
         "trawl.llama",
         "trawl.pieces",
+        "trawl.remainders",
         "trawl.retrieval",
     },
     "trawl.engine": {
@@ -47,9 +49,10 @@ MAY_IMPORT = {
         "trawl.llama",
         "trawl.net",
         "trawl.pipeline",
+        "trawl.remainders",
         "trawl.settings",
     },
-    "trawl.api": {*_BASE, "trawl.engine", "trawl.extraction", "trawl.settings"},
+    "trawl.api": {*_BASE, "trawl.asking", "trawl.engine", "trawl.extraction", "trawl.settings"},
     "trawl.cli": {
         *_BASE,
         "trawl",

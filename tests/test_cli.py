@@ -81,7 +81,7 @@ def test_exit_codes_tell_what_happened(hut):
         ({"outcome": "blocked"}, NOTHING),
         ({"outcome": "refused"}, REFUSED),
         ({"outcome": "network_error", "error": "fetch: no"}, NETWORK),
-        ({"error": "internal error (KeyError)"}, INTERNAL),
+        ({"outcome": "internal_error", "error": "internal error (KeyError)"}, INTERNAL),
     ],
 )
 def test_every_outcome_has_its_code(fields, code):

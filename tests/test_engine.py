@@ -14,7 +14,8 @@ import pytest
 
 import trawl
 from tests.replay import SlowFirstByte, bomb
-from trawl.errors import EngineError, GuardRefused, UsageError
+from trawl.deadline import Deadline
+from trawl.errors import EngineError, FetchError, GuardRefused, UsageError
 from trawl.llama.models import embedded_missing
 from trawl.net.chromium import find_browser
 from trawl.settings import Settings
@@ -349,6 +350,13 @@ def test_content_without_text_is_told_not_raised(engine, content):
 def test_content_of_a_wrong_type_raises(engine):
     with pytest.raises(UsageError, match="content"):
         engine.extract_relevant(5, "q")
+    for wrong in ({"url": 5}, {"content_type": None}, {"status": "a"}, {"status": 7}):
+        with pytest.raises(UsageError, match=next(iter(wrong))):
+            engine.extract_relevant("<p>words</p>", "q", **wrong)
+    with pytest.raises(UsageError, match="url"):
+        trawl.extract("<p>words</p>", url=5)
+    with pytest.raises(UsageError, match="settings"):
+        trawl.Engine(settings={})
 
 
 def test_a_closed_engine_says_so():
@@ -363,13 +371,17 @@ def test_a_fault_of_ours_is_told_not_raised(web, engine, monkeypatch, caplog):
     web.add("https://x.example.org/", PAGE)
     monkeypatch.setattr("trawl.pipeline.chunk_document", lambda document: 1 / 0)
     result = engine.fetch_relevant("https://x.example.org/", "q")
+    assert result.outcome == "internal_error"
     assert result.error.startswith("internal error (ZeroDivisionError)")
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_documents_raise_typed_errors(engine):
+def test_documents_raise_typed_errors(web, engine):
     with pytest.raises(GuardRefused):
         engine.fetch_document("http://localhost/")
+    web.add("https://x.example.org/gone", PAGE, status=404)
+    with pytest.raises(FetchError, match="status 404"):
+        engine.fetch_document("https://x.example.org/gone")
 
 
 def test_bombs_end_as_truncated_with_little_memory(web):
@@ -415,7 +427,7 @@ async def test_killing_the_model_server_degrades_to_words_with_a_warning():
         first = await engine.extract_relevant(PAGE, "which wood?")
         assert first.retrieval_diagnostics["mode"] == "hybrid"
         assert first.n_chunks_embedded > 0
-        embedder, _ = await engine.embedder(trawl.engine.Deadline.after(5))
+        embedder, _ = await engine._services().embedder.get(Deadline.after(10))
         os.kill(embedder.server_pid, signal.SIGKILL)
         long = "<main>" + "".join(f"<h2>Day {i}</h2><p>{WORDS} {i}</p>" for i in range(80)) + "</main>"
         second = await asyncio.wait_for(engine.extract_relevant(long, "which wood on day 7?"), 30)
@@ -430,7 +442,7 @@ async def test_killing_the_model_server_degrades_to_words_with_a_warning():
 async def test_killing_the_model_server_in_the_middle_of_a_batch_degrades_too():
     long = "<main>" + "".join(f"<h2>Day {i}</h2><p>{WORDS * 4} {i}</p>" for i in range(100)) + "</main>"
     async with trawl.AsyncEngine(Settings.from_env().model_copy(update={"timeout": 100.0})) as engine:
-        embedder, why = await engine.embedder(trawl.engine.Deadline.after(60))
+        embedder, why = await engine._services().embedder.get(Deadline.after(100))
         assert embedder is not None, why
         call = asyncio.create_task(engine.extract_relevant(long, "which wood on day 7?"))
         await asyncio.sleep(1.0)
@@ -440,6 +452,33 @@ async def test_killing_the_model_server_in_the_middle_of_a_batch_degrades_too():
         assert result.error is None
         assert result.chunks
         assert result.retrieval_diagnostics["mode"] == "bm25_fallback"
+
+
+@needs_embedded
+@pytest.mark.embedded
+async def test_a_call_that_runs_out_of_time_takes_the_model_from_no_other_and_a_lost_one_is_replaced():
+    long = "<main>" + "".join(f"<h2>Day {i}</h2><p>{WORDS * 4} {i}</p>" for i in range(100)) + "</main>"
+    async with trawl.AsyncEngine(Settings.from_env().model_copy(update={"timeout": 100.0})) as engine:
+        embedders = engine._services().embedder
+        embedder, why = await embedders.get(Deadline.after(100))
+        assert embedder is not None, why
+        patient, hasty = await asyncio.gather(
+            engine.extract_relevant(long, "which wood on day 7?"),
+            engine.extract_relevant(long, "which wood on day 8?", timeout=2),
+        )
+        assert hasty.retrieval_diagnostics["mode"] == "bm25_fallback"
+        assert patient.retrieval_diagnostics["mode"] == "hybrid"
+        assert (await embedders.get(Deadline.after(10)))[0] is embedder
+
+        os.kill(embedder.server_pid, signal.SIGKILL)
+        assert (await engine.extract_relevant(PAGE, "wood?")).retrieval_diagnostics["mode"] == "bm25_fallback"
+        modes = []
+        for _ in range(60):
+            modes.append((await engine.extract_relevant(PAGE, "wood?")).retrieval_diagnostics["mode"])
+            if modes[-1] == "hybrid":
+                break
+            await asyncio.sleep(0.2)
+        assert modes[-1] == "hybrid"
 
 
 def test_without_a_model_the_result_says_that_it_ranked_by_words(engine):

@@ -8,12 +8,13 @@
     result.outcome          # "ok", or what stood in the way: "blocked", "login", "js_shell", ...
 
     trawl.extract_relevant(html, "what does it cost?", url=url)     # the same for content you already have
-    trawl.extract(html).markdown                                    # the whole page, verbatim
+    trawl.extract(html).markdown                                    # its main content as Markdown
     with trawl.Engine() as engine: ...                              # your own engine: browser and model stay warm
     async with trawl.AsyncEngine() as engine: ...
 
-What the web or a model server does never raises here: it is told in `result.error`, `result.outcome` and
-`result.warnings`. What the caller does wrong raises `trawl.errors.UsageError`.
+What the web or a model server does never raises from `fetch_relevant` and `extract_relevant`: it is told in
+`result.error`, `result.outcome` and `result.warnings`. `fetch_document` and `extract` return a document or raise one of
+`trawl.errors`. A wrong argument raises `UsageError`.
 """
 
 from __future__ import annotations

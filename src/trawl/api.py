@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
+from trawl.asking import DocumentOptions, ExtractOptions, FetchOptions, check_content
 from trawl.engine import Engine
-from trawl.errors import UsageError
 from trawl.settings import Settings
 from trawl.types import Document, PipelineResult
 
@@ -24,7 +24,11 @@ def _engine(settings: Settings | None) -> Engine:
 
 
 def fetch_relevant(
-    url: str, query: str | Sequence[str] | None = None, *, settings: Settings | None = None, **options: Any
+    url: str,
+    query: str | Sequence[str] | None = None,
+    *,
+    settings: Settings | None = None,
+    **options: Unpack[FetchOptions],
 ) -> PipelineResult:
     """The pieces of the page at `url` that answer `query`, best first, within a token budget.
 
@@ -45,7 +49,11 @@ def fetch_relevant(
 
 
 def extract_relevant(
-    content: str | bytes, query: str | Sequence[str] | None, *, settings: Settings | None = None, **options: Any
+    content: str | bytes,
+    query: str | Sequence[str] | None,
+    *,
+    settings: Settings | None = None,
+    **options: Unpack[ExtractOptions],
 ) -> PipelineResult:
     """The same for content the caller already has; nothing is fetched.
 
@@ -61,7 +69,7 @@ def extract_relevant(
     return _engine(settings).extract_relevant(content, query, **options)
 
 
-def fetch_document(url: str, *, settings: Settings | None = None, **options: Any) -> Document:
+def fetch_document(url: str, *, settings: Settings | None = None, **options: Unpack[DocumentOptions]) -> Document:
     """The whole page at `url`, verbatim.
 
     Raises:
@@ -75,14 +83,13 @@ def extract(content: str | bytes, *, url: str | None = None, content_type: str =
     """`content` as a Document: `text`, `markdown`, `title`, `metadata`, `links`, `blocks`. No network.
 
     Raises:
-        UsageError: `content` is neither bytes nor a string.
+        UsageError: an argument is of a wrong type.
         ExtractionError: it cannot be read as `content_type`.
     """
     from trawl.extraction.media_types import media_type
     from trawl.extraction.reader import read_document_sync
 
-    if not isinstance(content, (str, bytes)):
-        raise UsageError(f"content must be bytes or a string, not {type(content).__name__}")
+    check_content(content, url, content_type)
     kind, charset = media_type(content_type)
     return read_document_sync(content, url=url or "", content_type=kind, charset=charset)
 

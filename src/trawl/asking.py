@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import TypedDict, get_args
 
+from trawl.deadline import LONGEST_TIMEOUT
 from trawl.errors import UsageError
 from trawl.types import Render
 
@@ -14,6 +15,39 @@ _MOST_TOKENS = 1_000_000
 _MOST_QUESTIONS = 20
 _LONGEST_QUESTION = 4_000
 """Characters. A longer text is no question, and would cost the embedder more than the page."""
+
+
+class AskOptions(TypedDict, total=False):
+    """How much may come back, and how it is ranked: the options that every kind of call takes."""
+
+    k: int | None
+    max_tokens: int
+    use_hyde: bool
+    use_rerank: bool
+    timeout: float | None
+
+
+class FetchOptions(AskOptions, total=False):
+    """Options of a call that fetches."""
+
+    render: str | None
+    max_cache_age_s: float | None
+    no_store: bool
+
+
+class ExtractOptions(AskOptions, total=False):
+    """Options of a call over content the caller has."""
+
+    url: str | None
+    content_type: str
+    status: int
+
+
+class DocumentOptions(TypedDict, total=False):
+    """Options of a call that brings the whole page."""
+
+    render: str | None
+    timeout: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +129,36 @@ def checked_timeout(timeout: object) -> float:
     """`timeout` in seconds.
 
     Raises:
-        UsageError: not a positive number.
+        UsageError: not a number above 0 and up to `LONGEST_TIMEOUT`.
     """
-    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not 0 < timeout <= 3600:
-        raise UsageError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not 0 < timeout <= LONGEST_TIMEOUT:
+        raise UsageError(f"timeout must be a number of seconds above 0, at most {LONGEST_TIMEOUT}, not {timeout!r}")
     return float(timeout)
+
+
+def check_age(seconds: object) -> None:
+    """Check `max_cache_age_s`.
+
+    Raises:
+        UsageError: neither None nor a number from 0.
+    """
+    if seconds is None:
+        return
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not seconds >= 0:
+        raise UsageError(f"max_cache_age_s must be a number of seconds from 0, not {seconds!r}")
+
+
+def check_content(content: object, url: object, content_type: object, status: object = 200) -> None:
+    """Check what a caller says of content it has.
+
+    Raises:
+        UsageError: one of them is of a wrong type; the message names it.
+    """
+    if not isinstance(content, (str, bytes)):
+        raise UsageError(f"content must be bytes or a string, not {type(content).__name__}")
+    if url is not None and not isinstance(url, str):
+        raise UsageError(f"url must be a string or None, not {type(url).__name__}")
+    if not isinstance(content_type, str):
+        raise UsageError(f"content_type must be a string, not {type(content_type).__name__}")
+    if not isinstance(status, int) or isinstance(status, bool) or not 100 <= status <= 999:
+        raise UsageError(f"status must be an HTTP status, not {status!r}")

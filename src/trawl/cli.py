@@ -1,7 +1,7 @@
 """The command line: `trawl URL "question"`, `trawl extract FILE`.
 
-Exit codes: 0 pieces were found, 1 nothing relevant or an outcome that is not ok, 2 wrong usage, 3 refused by the guard,
-4 the network failed, 5 an internal error.
+Exit codes: 0 pieces were found, 1 no pieces or an outcome other than ok and truncated, 2 wrong usage, 3 refused by the
+guard, 4 the network failed, 5 an internal error.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def print_result(result: PipelineResult, *, as_json: bool = False, as_markdown: 
     for piece in result.chunks:
         typer.echo(_as_markdown(piece) if as_markdown else _as_text(piece))
     if result.more:
-        typer.echo("(the page has more: raise --max-tokens)", err=True)
+        typer.echo("(the page has more: raise --max-tokens, or -k if you gave it)", err=True)
     for line in ([result.error] if result.error else []) + result.warnings:
         typer.echo(showable_line(line), err=True)
 
@@ -183,8 +183,8 @@ def exit_code(result: PipelineResult) -> int:
     if result.outcome == "refused":
         return REFUSED
     if result.outcome == "network_error":
-        return INTERNAL if (result.error or "").startswith("internal error") else NETWORK
-    if result.error and result.error.startswith("internal error"):
+        return NETWORK
+    if result.outcome == "internal_error":
         return INTERNAL
     if result.outcome not in ("ok", "truncated") or not result.chunks:
         return NOTHING

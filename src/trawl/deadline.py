@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from trawl.errors import DeadlineExceeded
 
+LONGEST_TIMEOUT = 600
+"""Seconds that a caller or a setting may give one call."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deadline:

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import logging
-import secrets
 import threading
-import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from trawl.asking import DEFAULT_MAX_TOKENS, Ask, checked_render, checked_timeout, checked_url
+from trawl.asking import (
+    DEFAULT_MAX_TOKENS,
+    Ask,
+    DocumentOptions,
+    ExtractOptions,
+    FetchOptions,
+    check_age,
+    check_content,
+    checked_render,
+    checked_timeout,
+    checked_url,
+)
 from trawl.background import BackgroundLoop
 from trawl.deadline import Deadline
 from trawl.errors import EngineError, UsageError
@@ -29,20 +36,12 @@ from trawl.types import Document, Page, PipelineResult
 
 if TYPE_CHECKING:
     from trawl.fetchers import FetchTools
-    from trawl.llama.embedder import Embedder
+    from trawl.llama.shared import SharedEmbedder
     from trawl.net.browser import Browser
     from trawl.net.http import HttpClient
-    from trawl.pipeline import Remainder, Source
+    from trawl.pipeline import PageSource, Services
 
 T = TypeVar("T")
-
-log = logging.getLogger(__name__)
-
-_REMAINDERS_KEPT = 32
-"""Results whose further pieces can still be asked for; each holds its document (10 MB of page at the very most)."""
-
-_EMBEDDER_RETRY_SECONDS = 30.0
-"""How long an engine without embedder, or whose embedder failed, ranks by words before it looks for one again."""
 
 
 class AsyncEngine:
@@ -52,6 +51,9 @@ class AsyncEngine:
         settings: `Settings.from_env()` when None.
         allow_private: hosts (`host`, `host:port`) that may be reached although they lie in a private network.
         connect_to: for tests: where connections to a (host, port) go instead.
+
+    Raises:
+        UsageError: an argument is of a wrong type, or an entry of `allow_private` is no host.
     """
 
     def __init__(
@@ -61,14 +63,11 @@ class AsyncEngine:
         allow_private: Iterable[str] = (),
         connect_to: ConnectTo | None = None,
     ) -> None:
-        self.settings = settings if settings is not None else Settings.from_env()
-        self.chunk_budget = self.settings.chunk_budget
+        self.settings = _settings(settings)
         self._dialer = Dialer(Policy.of(allow_private), connect_to=connect_to)
+        self._services_made: Services | None = None
         self._http: HttpClient | None = None
         self._browser: Browser | None = None
-        self._embedder: asyncio.Task[tuple[Embedder | None, str]] | None = None
-        self._embedder_since = 0.0
-        self._remainders: OrderedDict[str, Remainder] = OrderedDict()
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -117,10 +116,10 @@ class AsyncEngine:
         from trawl import pipeline
 
         ask = Ask.of(query, k=k, max_tokens=max_tokens, use_rerank=use_rerank, use_hyde=use_hyde)
-        _check_age(max_cache_age_s)
+        check_age(max_cache_age_s)
         deadline = self._deadline(timeout)
         source = self._source(url, render, deadline)
-        return await pipeline.answer(source, ask, self, deadline)
+        return await pipeline.answer(source, ask, self._services(), deadline)
 
     async def extract_relevant(
         self,
@@ -152,16 +151,15 @@ class AsyncEngine:
         from trawl.fetchers.local import local_page
 
         ask = Ask.of(query, k=k, max_tokens=max_tokens, use_rerank=use_rerank, use_hyde=use_hyde)
+        check_content(content, url, content_type, status)
         deadline = self._deadline(timeout)
-        if not isinstance(content, (str, bytes)):
-            raise UsageError(f"content must be bytes or a string, not {type(content).__name__}")
 
         async def fetch() -> Page:
             return await asyncio.to_thread(
                 local_page, content, url=url or "", content_type=content_type, status=status, settings=self.settings
             )
 
-        return await pipeline.answer(pipeline.Source(url or "", None, fetch), ask, self, deadline)
+        return await pipeline.answer(pipeline.PageSource(url or "", None, fetch), ask, self._services(), deadline)
 
     async def fetch_document(self, url: str, *, render: str | None = None, timeout: float | None = None) -> Document:
         """The whole page at `url`, verbatim.
@@ -170,13 +168,10 @@ class AsyncEngine:
             UsageError, EngineError: as `fetch_relevant`.
             TrawlError: the page could not be fetched or read; its class says why.
         """
-        from trawl.extraction.reader import read_document
+        from trawl import pipeline
 
         deadline = self._deadline(timeout)
-        page = await self._source(url, render, deadline).fetch()
-        return await read_document(
-            page.body, url=page.final_url, content_type=page.content_type, charset=page.charset, deadline=deadline
-        )
+        return await pipeline.whole_document(self._source(url, render, deadline), deadline)
 
     async def more(self, handle: str, *, max_tokens: int = DEFAULT_MAX_TOKENS) -> PipelineResult:
         """The pieces after those of an earlier result (its `more`), without a new fetch.
@@ -187,64 +182,38 @@ class AsyncEngine:
         from trawl import pipeline
 
         self._check_open()
-        remainder = self._remainders.get(handle)
-        if remainder is None:
-            raise UsageError("this handle is unknown or has expired", hint="Ask for the page again.")
+        services = self._services()
         ask = Ask.of(None, max_tokens=max_tokens)
-        return await asyncio.to_thread(pipeline.next_pieces, remainder, ask.max_tokens, self)
+        remainder = services.remainders.get(handle)
+        return await asyncio.to_thread(pipeline.next_pieces, remainder, ask.max_tokens, services)
 
     async def aclose(self) -> None:
         """Close connections, browser and embedder. Idempotent; calls after it raise EngineError."""
         if self._closed:
             return
         self._closed = True
-        self._remainders.clear()
-        open_ones = [owned for owned in (self._http, self._browser) if owned is not None]
-        await asyncio.gather(_close_embedder(self._embedder), *(owned.aclose() for owned in open_ones))
+        owned: list[SharedEmbedder | HttpClient | Browser | None] = [self._http, self._browser]
+        if self._services_made is not None:
+            self._services_made.remainders.clear()
+            owned.append(self._services_made.embedder)
+        await asyncio.gather(*(resource.aclose() for resource in owned if resource is not None))
 
-    # What the pipeline asks of the engine that runs it (pipeline.Stages):
+    def _services(self) -> Services:
+        if self._services_made is None:
+            from trawl.llama.shared import SharedEmbedder
+            from trawl.pipeline import Services
+            from trawl.remainders import Remainders
 
-    async def embedder(self, deadline: Deadline) -> tuple[Embedder | None, str]:
-        """The engine's embedder, chosen by the first call and remembered; None and the reason when there is none."""
-        found = self._embedder
-        if found is not None and found.done() and self._may_look_again(found):
-            found = None
-        if found is None:
-            from trawl.llama.embedder import open_embedder
+            self._services_made = Services(
+                embedder=SharedEmbedder(self.settings),
+                remainders=Remainders(),
+                chunk_budget=self.settings.chunk_budget,
+            )
+        return self._services_made
 
-            # The start-up outlives the call that caused it: the next call finds the model ready.
-            found = self._embedder = asyncio.create_task(open_embedder(self.settings, Deadline.after(60)))
-            self._embedder_since = time.monotonic()
-        try:
-            return await asyncio.wait_for(asyncio.shield(found), deadline.remaining() / 2)
-        except TimeoutError:
-            return None, "the model server is still starting"
-        except Exception as error:
-            log.exception("opening the embedder failed")
-            return None, f"opening the embedder failed ({type(error).__name__})"
-
-    async def embedder_failed(self, embedder: Embedder) -> None:
-        """Forget `embedder`; a later call may find another."""
-        task = self._embedder
-        if task is not None and task.done() and not task.cancelled() and task.result()[0] is embedder:
-            self._embedder = None
-            await embedder.aclose()
-
-    def keep(self, remainder: Remainder) -> str:
-        """Keep the pieces that did not fit, the oldest giving way; returns their handle."""
-        handle = secrets.token_urlsafe(9)
-        self._remainders[handle] = remainder
-        while len(self._remainders) > _REMAINDERS_KEPT:
-            self._remainders.popitem(last=False)
-        return handle
-
-    def _may_look_again(self, found: asyncio.Task[tuple[Embedder | None, str]]) -> bool:
-        failed = found.cancelled() or found.exception() is not None or found.result()[0] is None
-        return failed and time.monotonic() - self._embedder_since > _EMBEDDER_RETRY_SECONDS
-
-    def _source(self, url: str, render: str | None, deadline: Deadline) -> Source:
+    def _source(self, url: str, render: str | None, deadline: Deadline) -> PageSource:
         from trawl.fetchers import FetchRequest, fetch_page
-        from trawl.pipeline import Source
+        from trawl.pipeline import PageSource
 
         request = FetchRequest(
             url=checked_url(url),
@@ -252,7 +221,7 @@ class AsyncEngine:
             deadline=deadline,
             max_bytes=self.settings.max_bytes,
         )
-        return Source(
+        return PageSource(
             request.url,
             admit=lambda: self._dialer.check(request.url, deadline=deadline),
             fetch=lambda: fetch_page(request, self._tools()),
@@ -280,21 +249,12 @@ class AsyncEngine:
             raise EngineError("the engine is closed", hint="Make a new one.")
 
 
-def _check_age(seconds: object) -> None:
-    if seconds is None:
-        return
-    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or seconds < 0:
-        raise UsageError(f"max_cache_age_s must be a number of seconds from 0, not {seconds!r}")
-
-
-async def _close_embedder(task: asyncio.Task[tuple[Embedder | None, str]] | None) -> None:
-    if task is None:
-        return
-    if not task.done():
-        task.cancel()
-    found = (await asyncio.gather(task, return_exceptions=True))[0]
-    if not isinstance(found, BaseException) and found[0] is not None:
-        await found[0].aclose()
+def _settings(given: Settings | None) -> Settings:
+    if given is None:
+        return Settings.from_env()
+    if not isinstance(given, Settings):
+        raise UsageError(f"settings must be a Settings or None, not {type(given).__name__}")
+    return given
 
 
 class Engine:
@@ -311,7 +271,7 @@ class Engine:
         allow_private: Iterable[str] = (),
         connect_to: ConnectTo | None = None,
     ) -> None:
-        self.settings = settings if settings is not None else Settings.from_env()
+        self.settings = _settings(settings)
         self._allow_private = tuple(allow_private)
         self._connect_to = connect_to
         self._lock = threading.Lock()
@@ -331,17 +291,19 @@ class Engine:
     ) -> None:
         self.close()
 
-    def fetch_relevant(self, url: str, query: str | Sequence[str] | None = None, **options: Any) -> PipelineResult:
+    def fetch_relevant(
+        self, url: str, query: str | Sequence[str] | None = None, **options: Unpack[FetchOptions]
+    ) -> PipelineResult:
         """As `AsyncEngine.fetch_relevant`."""
         return self._run(lambda engine: engine.fetch_relevant(url, query, **options))
 
     def extract_relevant(
-        self, content: str | bytes, query: str | Sequence[str] | None, **options: Any
+        self, content: str | bytes, query: str | Sequence[str] | None, **options: Unpack[ExtractOptions]
     ) -> PipelineResult:
         """As `AsyncEngine.extract_relevant`."""
         return self._run(lambda engine: engine.extract_relevant(content, query, **options))
 
-    def fetch_document(self, url: str, **options: Any) -> Document:
+    def fetch_document(self, url: str, **options: Unpack[DocumentOptions]) -> Document:
         """As `AsyncEngine.fetch_document`."""
         return self._run(lambda engine: engine.fetch_document(url, **options))
 

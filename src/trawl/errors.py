@@ -1,8 +1,9 @@
 """The errors trawl raises or reports, as one tree.
 
     TrawlError
-    ├── UsageError              the caller's mistake: also a ValueError; the only kind `fetch_relevant` raises
-    ├── EngineError             the engine cannot take the call (closed, called from its own loop)
+    ├── UsageError              the caller's mistake; also a ValueError
+    ├── EngineError             the engine cannot take the call (closed, called from its own loop);
+    │                           with UsageError all that `fetch_relevant` raises
     ├── GuardRefused            the URL, or an address it leads to, is not allowed
     ├── FetchError              the page could not be brought back
     │   ├── NetworkError        DNS, connection, TLS, protocol

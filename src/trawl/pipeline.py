@@ -20,15 +20,16 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from trawl.anchors import anchor
 from trawl.asking import Ask
 from trawl.chunking import chunk_document
 from trawl.deadline import Deadline
-from trawl.errors import DeadlineExceeded, ModelError, TrawlError, UsageError, without_secrets
+from trawl.errors import DeadlineExceeded, FetchError, ModelError, TrawlError, UsageError, without_secrets
 from trawl.extraction.reader import read_document
 from trawl.pieces import piece, piece_tokens
+from trawl.remainders import Remainder, Remainders
 from trawl.retrieval.choose import left_over, pack
 from trawl.retrieval.rank import Ranked, in_order, passage_text, prefilter, rank
 from trawl.types import Chunk, Document, Outcome, Page, PipelineResult
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from trawl.llama.embedder import Embedder
+    from trawl.llama.shared import SharedEmbedder
 
 log = logging.getLogger(__name__)
 
@@ -47,33 +49,18 @@ _AFTER_EMBEDDING = 0.5
 """Seconds kept back from the embedder, so that a slow one leaves time to answer lexically."""
 
 
-class Stages(Protocol):
-    """What the pipeline needs from the engine that runs it."""
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What calls share: the engine makes it once."""
 
+    embedder: SharedEmbedder
+    remainders: Remainders
     chunk_budget: int
-
-    async def embedder(self, deadline: Deadline) -> tuple[Embedder | None, str]:
-        """The embedder and how it was chosen; None and the reason when ranking must stay lexical."""
-
-    async def embedder_failed(self, embedder: Embedder) -> None:
-        """Told when a call to it failed, so that the next call may choose again."""
-
-    def keep(self, remainder: Remainder) -> str:
-        """Keeps what did not fit into the budget, for `Engine.more`; returns its handle."""
+    """How many chunks the prefilter lets through to the embedder; 0 or less: all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Remainder:
-    """The pieces after those returned, in order, and what is needed to return them."""
-
-    result: PipelineResult
-    document: Document
-    ranked: tuple[Ranked, ...]
-    ask: Ask
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
+class PageSource:
     """Where the page of one call comes from."""
 
     url: str
@@ -82,7 +69,7 @@ class Source:
     fetch: Callable[[], Awaitable[Page]]
 
 
-async def answer(source: Source, ask: Ask, stages: Stages, deadline: Deadline) -> PipelineResult:
+async def answer(source: PageSource, ask: Ask, services: Services, deadline: Deadline) -> PipelineResult:
     """Run the whole flow for one page. Never raises but for cancellation and `UsageError`."""
     started = time.perf_counter()
     result = PipelineResult(url=source.url, query=ask.query)
@@ -92,19 +79,13 @@ async def answer(source: Source, ask: Ask, stages: Stages, deadline: Deadline) -
             await source.admit()
         if ask.questions:
             # The model may have to start: let it, while the page is on its way.
-            warm = asyncio.create_task(stages.embedder(deadline))
+            warm = asyncio.create_task(services.embedder.get(deadline))
         page = await source.fetch()
         _tell_page(result, page)
         if page.outcome in _CONTENT_OUTCOMES:
-            document = await read_document(
-                page.body,
-                url=page.final_url,
-                content_type=page.content_type,
-                charset=page.charset,
-                deadline=deadline,
-            )
+            document = await _read(page, deadline)
             _tell_document(result, page, document)
-            await _retrieve(result, document, ask, stages, warm, deadline)
+            await _retrieve(result, document, ask, services, warm, deadline)
     except UsageError:
         raise
     except TrawlError as error:
@@ -113,6 +94,7 @@ async def answer(source: Source, ask: Ask, stages: Stages, deadline: Deadline) -
         # A fault of ours must not take an agent down with it: it is told, and logged with its trace.
         log.exception("internal error on %s", without_secrets(source.url))
         result.error = f"internal error ({type(error).__name__}); the log has the details"
+        result.outcome = "internal_error"
         result.path = "error"
     finally:
         if warm is not None and not warm.done():
@@ -121,39 +103,51 @@ async def answer(source: Source, ask: Ask, stages: Stages, deadline: Deadline) -
     return result
 
 
-def next_pieces(remainder: Remainder, max_tokens: int, stages: Stages) -> PipelineResult:
+async def whole_document(source: PageSource, deadline: Deadline) -> Document:
+    """The page as a document, nothing chosen.
+
+    Raises:
+        FetchError: it could not be brought back, or what came is not the page (a bot check, a login, an error page).
+        GuardRefused, ExtractionError: it may not be reached, or not be read.
+    """
+    page = await source.fetch()
+    if page.outcome not in _CONTENT_OUTCOMES:
+        raise FetchError(_sentence(page), url=page.final_url)
+    return await _read(page, deadline)
+
+
+def next_pieces(remainder: Remainder, max_tokens: int, services: Services) -> PipelineResult:
     """The pieces after those returned before, without a new fetch."""
     started = time.perf_counter()
-    before = remainder.result
-    result = PipelineResult(
-        url=before.url,
-        query=before.query,
-        fetcher_used=before.fetcher_used,
-        page_chars=before.page_chars,
-        n_chunks_total=before.n_chunks_total,
-        path=before.path,
-        content_type=before.content_type,
-        truncated=before.truncated,
-        page_title=before.page_title,
+    result = replace(
+        remainder.result,
+        chunks=[],
+        warnings=[],
+        more=None,
         cache_hit=True,
-        final_url=before.final_url,
-        status=before.status,
-        outcome=before.outcome,
-        evidence=before.evidence,
-        fetched_at=before.fetched_at,
-        document_id=before.document_id,
+        fetch_ms=0,
+        chunk_ms=0,
+        retrieval_ms=0,
+        n_chunks_embedded=0,
+        embed_cache_misses=0,
     )
     ask = Ask(remainder.ask.questions, remainder.ask.k, max_tokens)
-    _pack(result, remainder.document, remainder.ranked, ask, stages)
+    _pack(result, remainder.document, remainder.ranked, ask, services)
     result.total_ms = _ms_since(started)
     return result
+
+
+async def _read(page: Page, deadline: Deadline) -> Document:
+    return await read_document(
+        page.body, url=page.final_url, content_type=page.content_type, charset=page.charset, deadline=deadline
+    )
 
 
 async def _retrieve(
     result: PipelineResult,
     document: Document,
     ask: Ask,
-    stages: Stages,
+    services: Services,
     warm: asyncio.Task[tuple[Embedder | None, str]] | None,
     deadline: Deadline,
 ) -> None:
@@ -170,12 +164,12 @@ async def _retrieve(
         ranked = in_order(chunks)
         result.retrieval_diagnostics = {"mode": "reading_order"}
     else:
-        candidates = await asyncio.to_thread(prefilter, chunks, ask.questions, stages.chunk_budget)
-        similarities = await _similarities(result, chunks, candidates, document, ask, stages, warm, deadline)
+        candidates = await asyncio.to_thread(prefilter, chunks, ask.questions, services.chunk_budget)
+        similarities = await _similarities(result, chunks, candidates, document, ask, services, warm, deadline)
         ranked = await asyncio.to_thread(rank, chunks, ask.questions, candidates=candidates, similarities=similarities)
         if ask.use_hyde:
             result.warnings.append("use_hyde has no effect: no utility model is connected")
-    _pack(result, document, ranked, ask, stages)
+    _pack(result, document, ranked, ask, services)
     result.retrieval_ms = _ms_since(started)
 
 
@@ -185,7 +179,7 @@ async def _similarities(
     candidates: Sequence[int],
     document: Document,
     ask: Ask,
-    stages: Stages,
+    services: Services,
     warm: asyncio.Task[tuple[Embedder | None, str]],
     deadline: Deadline,
 ) -> np.ndarray | None:
@@ -203,7 +197,7 @@ async def _similarities(
         )
     except (ModelError, DeadlineExceeded) as error:
         if embedder is not None:
-            await stages.embedder_failed(embedder)
+            services.embedder.report_failure(embedder)
         _tell_lexical(result, str(error))
         return None
     result.n_chunks_embedded = len(candidates)
@@ -218,7 +212,7 @@ def _tell_lexical(result: PipelineResult, reason: str) -> None:
     result.warnings.append(f"embeddings unavailable, using lexical ranking: {reason}")
 
 
-def _pack(result: PipelineResult, document: Document, ranked: Sequence[Ranked], ask: Ask, stages: Stages) -> None:
+def _pack(result: PipelineResult, document: Document, ranked: Sequence[Ranked], ask: Ask, services: Services) -> None:
     """Fill the budget, best first (or in reading order when there was no question), and keep the rest."""
 
     def cost(chunk: Chunk) -> int:
@@ -230,7 +224,7 @@ def _pack(result: PipelineResult, document: Document, ranked: Sequence[Ranked], 
     if not chosen:
         result.warnings.append(f"max_tokens={ask.max_tokens} holds not even the beginning of a piece")
     elif rest := _rest(ranked, chosen):
-        result.more = stages.keep(Remainder(result, document, rest, ask))
+        result.more = services.remainders.keep(Remainder(result, document, rest, ask))
 
 
 def _rest(ranked: Sequence[Ranked], chosen: Sequence[Ranked]) -> tuple[Ranked, ...]:
@@ -245,7 +239,7 @@ def _rest(ranked: Sequence[Ranked], chosen: Sequence[Ranked]) -> tuple[Ranked, .
 
 
 _FETCHER_NAMES = {"http": "http+trafilatura", "browser": "playwright+trafilatura", "local": "local+trafilatura"}
-"""`fetcher_used` says who fetched an HTML page and that Trafilatura voted on it; other types go by their own name."""
+"""`fetcher_used` of HTML says who fetched it and that Trafilatura voted on it; other types go by their own name."""
 
 
 def _tell_page(result: PipelineResult, page: Page) -> None:
@@ -263,9 +257,12 @@ def _tell_page(result: PipelineResult, page: Page) -> None:
     if page.via == "passthrough":
         result.path = "raw_passthrough"
     if page.outcome not in ("ok", "truncated"):
-        result.error = _SENTENCES[page.outcome].format(status=page.status) + (
-            f" ({page.evidence})" if page.evidence else ""
-        )
+        result.error = _sentence(page)
+
+
+def _sentence(page: Page) -> str:
+    evidence = f" ({page.evidence})" if page.evidence else ""
+    return _SENTENCES[page.outcome].format(status=page.status) + evidence
 
 
 _SENTENCES: dict[Outcome, str] = {
@@ -278,8 +275,6 @@ _SENTENCES: dict[Outcome, str] = {
     "http_error": "the server answered with status {status}",
     "empty": "the page holds no text",
     "unsupported": "trawl does not read this type of content",
-    "refused": "the URL is not allowed",
-    "network_error": "the page could not be fetched",
 }
 
 

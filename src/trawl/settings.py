@@ -19,6 +19,7 @@ import platformdirs
 from dotenv import dotenv_values
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
+from trawl.deadline import LONGEST_TIMEOUT
 from trawl.errors import UsageError
 from trawl.types import Render
 
@@ -37,7 +38,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    timeout: float = Field(default=30.0, gt=0, le=600)
+    timeout: float = Field(default=30.0, gt=0, le=LONGEST_TIMEOUT)
     """Seconds one call may take in all, when the call itself names no timeout."""
     render: Render = "auto"
     """Whether pages are rendered in a browser: `auto`, `always`, `never`."""

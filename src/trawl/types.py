@@ -24,8 +24,10 @@ Outcome = Literal[
     "unsupported",
     "refused",
     "network_error",
+    "internal_error",
 ]
-"""What happened to the page, in one word. Only `ok` and `truncated` carry content worth keeping."""
+"""What happened to the page, in one word. `ok` and `truncated` carry its content; of `paywall` and `js_shell` what
+could be read is returned, of the others nothing."""
 
 Render = Literal["auto", "always", "never"]
 """Whether a browser renders the page: when it needs it, in any case, or not at all."""

@@ -57,8 +57,8 @@ def build_server(engine: AsyncEngine) -> MCPServer:
         k: Annotated[int | None, Field(description="At most so many pieces.", ge=1)] = None,
         max_tokens: Annotated[int, Field(description="What the pieces may cost.", ge=1)] = DEFAULT_MAX_TOKENS,
         render: Annotated[str | None, Field(description="Browser: auto, always or never.")] = None,
-        use_hyde: Annotated[bool, Field(description="Widen the search by a made-up answer.")] = False,
-        use_rerank: Annotated[bool, Field(description="Rerank when a reranker is connected.")] = True,
+        use_hyde: Annotated[bool, Field(description="Accepted; no effect yet.")] = False,
+        use_rerank: Annotated[bool, Field(description="Accepted; no effect yet.")] = True,
         max_cache_age_s: Annotated[int | None, Field(description="Oldest acceptable copy, seconds.", ge=0)] = None,
         more: Annotated[str | None, Field(description="The `more` of an earlier reply: its next pieces.")] = None,
         *,
@@ -95,12 +95,16 @@ _STRUCTURED_SINCE = "2025-06-18"
 
 
 def _result(reply: Reply, ctx: Context) -> CallToolResult:
-    """The reply in the one place where the client looks for it, so that the pieces travel once."""
+    """The reply where the client looks for it, and only there, so that the pieces travel once."""
     wire = reply.wire()
     if (ctx.protocol_version or _STRUCTURED_SINCE) < _STRUCTURED_SINCE:
-        return CallToolResult(content=[TextContent(type="text", text=json.dumps(wire, ensure_ascii=False))])
-    summary = f"{reply.outcome}: {reply.n_chunks_returned} pieces" if reply.ok else f"{reply.outcome}: no answer"
-    return CallToolResult(content=[TextContent(type="text", text=summary)], structured_content=wire)
+        text = json.dumps(wire, ensure_ascii=False)
+        wire = {"ok": reply.ok, "outcome": reply.outcome}  # the least that the declared schema holds
+    elif reply.ok:
+        text = f"{reply.outcome}: {reply.n_chunks_returned} pieces"
+    else:
+        text = f"{reply.outcome}: no answer"
+    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=wire)
 
 
 def main() -> None:

@@ -139,3 +139,30 @@ async def test_a_bad_option_is_told_on_standard_error(hut):
     _, err = await asyncio.wait_for(process.communicate(), 20)
     assert process.returncode == 2
     assert b"allow_private" in err
+
+
+async def test_a_client_of_an_older_protocol_gets_the_reply_as_text_and_the_pieces_once(hut):
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "trawl_mcp", "--allow-private", hut.removeprefix("http://")),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "TRAWL_EMBEDDED": "0", "TRAWL_RENDER": "never"},
+    )
+    client = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}
+    call = {"name": "fetch_page", "arguments": {"url": f"{hut}/book", "query": "wind on day 7", "max_tokens": 300}}
+    for message in (
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call},
+    ):
+        process.stdin.write(json.dumps(message).encode() + b"\n")
+        await process.stdin.drain()
+    async with asyncio.timeout(30):
+        await process.stdout.readline()
+        line = await process.stdout.readline()
+    process.stdin.close()
+    await process.wait()
+    (content,) = json.loads(line)["result"]["content"]
+    reply = json.loads(content["text"])
+    assert "7 knots" in reply["chunks"][0]["text"]
+    assert line.count(b"On day 7 the wind") == 1

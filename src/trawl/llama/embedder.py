@@ -84,6 +84,18 @@ class Embedder:
         """Unit vectors of pieces of a page, one row each; errors as for `embed_queries`."""
         return await self._embed([self._spec.passage_prefix + text for text in texts], deadline)
 
+    async def answers(self, deadline: Deadline) -> bool:
+        """Whether its server answers at all, whatever it says."""
+        try:
+            if self._lease:
+                self._lease.check()
+            await self._client.healthy(deadline)
+        except ModelReplyInvalid:
+            return True
+        except ModelUnavailable:
+            return False
+        return True
+
     async def aclose(self) -> None:
         """Closes connections and gives up the embedded server. May be called again."""
         if self._lease:
