@@ -401,3 +401,38 @@ def test_text_put_off_the_screen_is_hidden() -> None:
 def test_a_form_that_only_wraps_text_is_no_form() -> None:
     text = html_document(f"<body><form action=/x><input type=hidden name=s>{ARTICLE * 3}</form></body>").text
     assert "gathered over two seasons" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "is_kept"), [("Try four weeks for 1 euro.", False), ("The paid text is here. " * 40, True)]
+)
+def test_the_offer_in_place_of_the_paid_part_is_no_content(words: str, is_kept: bool) -> None:
+    part = '{"@type":"WebPageElement","isAccessibleForFree":false,"cssSelector":".rest"}'
+    data = f'<script type="application/ld+json">{{"@type":"NewsArticle","hasPart":{part}}}</script>'
+    page = (
+        f"<html><head>{data}</head><body><main><article>{ARTICLE}<div class=rest><p>{words}</p></div></article></main>"
+    )
+    assert (words[:20] in html_document(page).text) is is_kept
+
+
+@pytest.mark.parametrize(
+    ("head", "wanted"),
+    [
+        ("<title>Long head - Kyst</title>", "Long head"),
+        ("<title>Kyst – Long head</title><meta property=og:site_name content=Kyst>", "Long head"),
+    ],
+)
+def test_a_logo_that_is_a_heading_is_not_the_title(head: str, wanted: str) -> None:
+    headings = "<h1><a href=/>Kyst</a></h1><main><h1>Long head<a href=#a>¶</a></h1><p>x</p></main>"
+    page = f"<html><head>{head}</head><body>{headings}</body></html>"
+    assert html_document(page).title == wanted
+
+
+def test_scraps_of_a_menu_are_not_the_beginning_of_the_text() -> None:
+    topics = ["Vitamins", "Weight", "Salt", "Sugar", "Fibre", "Iron", "Zinc", "Iodine"]
+    menu = "".join(f"<li><a href=/{t}>{t}</a></li>" for t in topics)
+    text = "".join(
+        f"<p>A paragraph about {t} that is long enough to be taken for content by anyone.</p>" for t in topics[:2]
+    )
+    page = f"<body><nav><ul>{menu}</ul></nav><main><h1>Food</h1>{text * 12}</main></body>"
+    assert html_document(page).text.startswith("Food")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from trawl.extraction.blocks import absolute
@@ -18,6 +19,8 @@ _ARTICLE_TYPES = re.compile(
 )
 _SITE_SEPARATOR = re.compile(r"\s+[|–—·•»«›:/-]+\s+|\s*[|｜]\s*")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ][\d:.]+(?:Z|[+-]\d{2}:?\d{2})?)?|\d{4}/\d{2}/\d{2}")
+_MAIL_DATE = re.compile(r"(?:[A-Z][a-z]{2},\s*)?\d{1,2}\s+[A-Z][a-z]{2}\s+\d{4}\s")
+_SIMPLE_SELECTOR = re.compile(r"[.#][\w-]{1,80}")
 _SPACE = re.compile(r"\s+")
 
 
@@ -65,6 +68,9 @@ def read(tree: Tree, url: str) -> dict[str, str]:
                     metas.get("date"),
                     metas.get("dc.date"),
                     metas.get("dc.date.issued"),
+                    metas.get("dcterms.date"),
+                    metas.get("dcterms.issued"),
+                    metas.get("dcterms.created"),
                     metas.get("pubdate"),
                     metas.get("publishdate"),
                     metas.get("parsely-pub-date"),
@@ -235,8 +241,29 @@ def _without_site(title: str, site: str, heading: str) -> str:
 
 def _date(value: Any) -> str:
     """The date in `value` in ISO form, with its time if given; empty when there is none."""
-    match = _DATE.search(_text(value))
-    return match[0].replace("/", "-") if match else ""
+    text = _text(value)
+    match = _DATE.search(text)
+    if match:
+        return match[0].replace("/", "-")
+    if not _MAIL_DATE.match(text):
+        return ""
+    try:
+        return parsedate_to_datetime(text).isoformat()
+    except ValueError:
+        return ""
+
+
+def paid_part(tree: Tree) -> frozenset[str]:
+    """Classes (`.name`) and ids (`#name`) of what the page's own data says is not free to read."""
+    found: set[str] = set()
+    for node in _json_ld(tree):
+        parts = node.get("hasPart")
+        for part in parts[:50] if isinstance(parts, list) else [parts]:
+            if isinstance(part, dict) and str(part.get("isAccessibleForFree")).lower() == "false":
+                selectors = part.get("cssSelector")
+                for selector in selectors[:20] if isinstance(selectors, list) else [selectors]:
+                    found.update(s for s in str(selector).split(",") if _SIMPLE_SELECTOR.fullmatch(s.strip()))
+    return frozenset(s.strip() for s in found)
 
 
 def _visible_date(tree: Tree) -> str:

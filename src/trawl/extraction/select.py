@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from trawl.extraction.blocks import Draft, Mark
 from trawl.extraction.dom import Element, Tree
+from trawl.extraction.metadata import paid_part
 from trawl.types import CONTENT_THRESHOLD, Block
 
 log = logging.getLogger(__name__)
@@ -353,6 +354,7 @@ _BELONGS = 0.55
 """The probability of blocks that are kept because of where they stand."""
 _APART = tuple(map(FEATURES.index, ("in_nav", "in_footer", "in_aside", "in_form", "in_boilerplate", "in_button")))
 _SCRAP = 0.4
+_OFFER_WORDS = 80
 _ALL_LINK = FEATURES.index("all_link")
 _MAIN, _ARTICLE, _HEADER, _COMMENTS = map(FEATURES.index, ("in_main", "in_article", "in_header", "in_comments"))
 
@@ -367,6 +369,7 @@ def content_probabilities(tree: Tree, drafts: Sequence[Draft], blocks: Sequence[
     confidence = round(decided / (sum(len(b.text) for b in blocks) or 1), 4)
     _keep_small_pages_whole(rows, blocks, probabilities)
     _drop_scraps_of_menus(rows, drafts, probabilities)
+    _drop_offers(tree, drafts, blocks, probabilities)
     _keep_headings_of_kept(rows, blocks, probabilities)
     return probabilities, confidence
 
@@ -403,6 +406,22 @@ def _drop_scraps_of_menus(rows: Sequence[Sequence[float]], drafts: Sequence[Draf
         if len(links) * 4 >= len(items) * 3 and len(kept) * 2 < len(links):
             for i in kept:
                 p[i] = _SCRAP
+
+
+def _drop_offers(tree: Tree, drafts: Sequence[Draft], blocks: Sequence[Block], p: list[float]) -> None:
+    """Where the part of an article that is not free to read has only a few words, they are the offer to buy it."""
+    paid = paid_part(tree)
+    if not paid:
+        return
+    within = [
+        i
+        for i, draft in enumerate(drafts)
+        if any(f".{c}" in paid for e in draft.element.ancestors() for c in e.classes)
+        or any(f"#{e.get('id')}" in paid for e in draft.element.ancestors())
+    ]
+    if sum(len(_WORD.findall(blocks[i].text)) for i in within) <= _OFFER_WORDS:
+        for i in within:
+            p[i] = min(p[i], _SCRAP)
 
 
 def _keep_headings_of_kept(rows: Sequence[Sequence[float]], blocks: Sequence[Block], p: list[float]) -> None:
