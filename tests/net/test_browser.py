@@ -711,10 +711,38 @@ async def test_chromium_gets_only_the_environment_it_needs(site: ReplayWeb, monk
         await own.aclose()
 
 
+@browser_test
+async def test_a_page_of_frames_from_everywhere_starts_a_bounded_number_of_processes(browser: Browser) -> None:
+    frames = "".join(f"<iframe src='http://s{n}.test{n}.org/'></iframe>" for n in range(200))
+    with ReplayWeb() as web:
+        own = Browser(Dialer(Policy.of([]), connect_to=lambda *_: ("127.0.0.1", web.http_port)), Settings())
+        web.add(f"{SITE}/frames", f"{PROSE}{frames}")
+        try:
+            page = await render(own, "/frames", seconds=40)
+            assert "Some words" in page.html
+            assert len(web.requests) <= browser_module.MAX_FRAMES + 5
+            assert len([p for p in chromiums() if "--type=renderer" in " ".join(p.cmdline())]) < 12
+        finally:
+            await own.aclose()
+
+
+@browser_test
+async def test_a_flood_of_requests_ends_the_loading_not_the_call(
+    browser: Browser, site: ReplayWeb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browser_module, "MAX_REQUESTS", 50)
+    site.add(f"{SITE}/flood", f"{PROSE}<script>for (let n = 0; n < 500; n++) fetch('/f?' + n).catch(() => 0)</script>")
+    site.requests.clear()
+    page = await render(browser, "/flood")
+    assert "Some words" in page.html
+    assert page.truncated
+    assert len(site.requests) <= 51
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux sets limits of other processes")
 @browser_test
 async def test_a_page_cannot_take_all_the_memory_there_is(browser: Browser, site: ReplayWeb) -> None:
-    """Neither in its own process nor in those of frames from elsewhere, which start later."""
+    """Neither alone nor with a frame from elsewhere; its process starts after the limit was set."""
     greedy = "<script>const held = []; setInterval(() => held.push(new Uint8Array(3e8).fill(1)), 30)</script>"
     site.add("http://other.example.net/", greedy)
     site.add(f"{SITE}/greedy", f"{PROSE}{greedy}<iframe src='http://other.example.net/'></iframe>")

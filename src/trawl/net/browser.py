@@ -70,6 +70,10 @@ CLOSE_SECONDS: Final = 5.0
 WIRE_FACTOR: Final = 4
 """Bytes on the wire for one page, as a multiple of the bytes its HTML may have: scripts and data come on top of it."""
 VIEWPORT: Final = {"width": 1280, "height": 900}
+MAX_REQUESTS: Final = 2_000
+"""Of one page. Each passes through our process; the heaviest news pages make some 500."""
+MAX_FRAMES: Final = 40
+"""Documents loaded into frames of one page; the heaviest news pages have some twenty."""
 BLOCKED_RESOURCES: Final = frozenset({"image", "font", "media"})
 """Not loaded: they hold no text, and make up most of a page's bytes."""
 
@@ -393,7 +397,7 @@ class _Chromium:
             viewport={"width": VIEWPORT["width"], "height": VIEWPORT["height"]},
         )
         await self.stealth.apply_stealth_async(context)
-        await context.route("**/*", _text_only)
+        await context.route("**/*", _Intake(lease).judge)
         return context
 
     async def close(self) -> None:
@@ -429,15 +433,38 @@ async def _about(browser: PlaywrightBrowser) -> tuple[str, int]:
     return str(version["userAgent"]), next(int(p["id"]) for p in processes if p["type"] == "browser")
 
 
-async def _text_only(route: Route) -> None:
+@dataclass
+class _Intake:
+    """What one page may load: text only, and so many requests and frames."""
+
+    lease: Lease
+    requests: int = 0
+    frames: int = 0
+
+    async def judge(self, route: Route) -> None:
+        from playwright.async_api import Error as PlaywrightError
+
+        request = route.request
+        self.requests += 1
+        # The page may be gone by the time its request is looked at.
+        with contextlib.suppress(PlaywrightError):
+            if self.requests > MAX_REQUESTS:
+                self.lease.exhaust()
+            if request.is_navigation_request() and _is_in_a_frame(request):
+                self.frames += 1
+            if self.lease.closed or self.frames > MAX_FRAMES or request.resource_type in BLOCKED_RESOURCES:
+                await route.abort()
+            else:
+                await route.continue_()
+
+
+def _is_in_a_frame(request: Request) -> bool:
     from playwright.async_api import Error as PlaywrightError
 
-    # The page may be gone by the time its request is looked at.
-    with contextlib.suppress(PlaywrightError):
-        if route.request.resource_type in BLOCKED_RESOURCES:
-            await route.abort()
-        else:
-            await route.continue_()
+    try:
+        return request.frame.parent_frame is not None
+    except PlaywrightError:  # a window that opens has no frame yet when it asks for its page
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -671,7 +698,8 @@ class _Visit:
         if problem := self.lease.problem(url):
             return problem
         if self.lease.over_budget:
-            return NetworkError(f"the page loaded more than {self.lease.max_bytes} bytes", url=url)
+            limit = f"more than {self.lease.max_bytes} bytes or {MAX_REQUESTS} requests"
+            return NetworkError(f"the page loaded too much: {limit}", url=url)
         if self.lease.expired or self.deadline.remaining() <= 0 or "Timeout" in message:
             return DeadlineExceeded("time is up while loading the page", url=url, hint="Give a longer timeout.")
         if self.crashed or "crashed" in message:

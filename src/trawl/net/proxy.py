@@ -125,9 +125,13 @@ class Lease:
     def spend(self, size: int) -> None:
         self.used_bytes += size
         if self.used_bytes > self.max_bytes:
-            self.over_budget = True
-            self.close()
+            self.exhaust()
             raise NetworkError(f"the page loaded more than {self.max_bytes} bytes")
+
+    def exhaust(self) -> None:
+        """The page has had all that it may have."""
+        self.over_budget = True
+        self.close()
 
     def reached(self, url: str) -> None:
         self._problems.pop(_key(url), None)
