@@ -125,6 +125,15 @@ def test_control_sequences_of_a_page_do_not_reach_the_terminal(capsys):
     assert not any(c in shown.out + shown.err for c in "\x1b\x07\u202e\x9b")
 
 
+def test_json_loses_nothing_and_shows_no_control_sequence(capsys):
+    text = "a\x1b[2J\x9b1m\u202eb\ud800 naïve 東京 \U000e0041"
+    print_result(PipelineResult("u", "q", chunks=[{"text": text, "char_count": len(text)}]), as_json=True)
+    shown = capsys.readouterr().out
+    assert not any(c in shown for c in "\x1b\x9b\u202e\ud800\U000e0041")
+    assert "naïve 東京" in shown
+    assert json.loads(shown)["chunks"][0]["text"] == text
+
+
 def test_what_the_terminal_cannot_encode_is_replaced():
     run = subprocess.run(
         [sys.executable, "-c", "from trawl.cli import main; main()", "extract", "-", "--query", "snow"],

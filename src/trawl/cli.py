@@ -7,7 +7,6 @@ guard, 4 the network failed, 5 an internal error.
 from __future__ import annotations
 
 import io
-import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ import typer
 
 from trawl.asking import DEFAULT_MAX_TOKENS
 from trawl.errors import UsageError
-from trawl.safety.framing import showable, showable_line
+from trawl.safety.framing import showable, showable_json, showable_line
 from trawl.types import PipelineResult, to_dict
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ def extract(
 def print_result(result: PipelineResult, *, as_json: bool = False, as_markdown: bool = False) -> None:
     """Print a result on standard output, fit for a terminal; its error and warnings on standard error."""
     if as_json:
-        typer.echo(json.dumps(to_dict(result), ensure_ascii=False, indent=2))
+        typer.echo(showable_json(to_dict(result)))
         return
     for piece in result.chunks:
         typer.echo(_as_markdown(piece) if as_markdown else _as_text(piece))

@@ -5,6 +5,7 @@ Removing is only for showing: the stored document and the library's chunks keep 
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from collections.abc import Iterable
@@ -43,6 +44,12 @@ def showable(text: str) -> str:
 def showable_line(text: str) -> str:
     """The same on one line: for titles, headings and messages."""
     return " ".join(showable(text).split())
+
+
+def showable_json(data: object) -> str:
+    """`data` as indented JSON that says everything, what a terminal would obey or hide as escapes."""
+    text = json.dumps(data, ensure_ascii=False, indent=2)
+    return _UNSHOWABLE.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def nonce_absent_from(texts: Iterable[str]) -> str:
