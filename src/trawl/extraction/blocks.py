@@ -34,6 +34,7 @@ _FIELD_PARENTS = names("div section article header footer li td th a span summar
 """Parents whose inline children are fields laid out side by side, when no text of their own stands between them. In a
 paragraph or a heading they are pieces of one text."""
 _SIBLINGS = 200
+_HEADING_PARTS = 20
 _LIST_DEPTH = 24
 """Lists in lists that are shown as such; deeper items are kept, their depth is not."""
 _MARKUP_DEPTH = 16
@@ -597,7 +598,10 @@ def _is_heading_furniture(element: Element) -> bool:
     if element.tag == "button":
         # The button is the heading itself where a click opens the section.
         heading = next((a for a in element.ancestors() if a.tag in _HEADINGS), None)
-        return heading is not None and len(heading.text().strip()) > len(element.text().strip())
+        beside = heading.children[:_HEADING_PARTS] if heading is not None else []
+        return any(
+            bool(c.children) and c.tag != "button" if isinstance(c, Element) else not c.isspace() for c in beside
+        )
     return element.tag == "a" and "#" in element.get("href") and bool(_PERMALINK_TEXT.fullmatch(element.text()))
 
 

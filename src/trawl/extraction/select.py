@@ -413,12 +413,12 @@ def _drop_offers(tree: Tree, drafts: Sequence[Draft], blocks: Sequence[Block], p
     paid = paid_part(tree)
     if not paid:
         return
-    within = [
-        i
-        for i, draft in enumerate(drafts)
-        if any(f".{c}" in paid for e in draft.element.ancestors() for c in e.classes)
-        or any(f"#{e.get('id')}" in paid for e in draft.element.ancestors())
-    ]
+    inside: set[int] = set()
+    for element in tree.body.elements():
+        own = {f"#{element.get('id')}", *(f".{c}" for c in element.classes)}
+        if (element.parent is not None and element.parent.index in inside) or not paid.isdisjoint(own):
+            inside.add(element.index)
+    within = [i for i, draft in enumerate(drafts) if draft.element.index in inside]
     if sum(len(_WORD.findall(blocks[i].text)) for i in within) <= _OFFER_WORDS:
         for i in within:
             p[i] = min(p[i], _SCRAP)
