@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "trawl.chunking": _BASE,
     "trawl.anchors": {*_BASE, "trawl.chunking"},
     "trawl.retrieval": {*_BASE, "trawl.chunking"},
-    "trawl.pieces": {*_BASE, "trawl.retrieval"},
+    "trawl.pieces": {*_BASE, "trawl.chunking", "trawl.retrieval"},
     "trawl.remainders": {*_BASE, "trawl.asking", "trawl.retrieval"},
     "trawl.pipeline": {
         *_BASE,

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from trawl.types import Block, Chunk, ChunkKind, Document, Part
+from trawl.types import CONTENT_THRESHOLD, Block, Chunk, ChunkKind, Document, Part
 
 __all__ = ["HARD_LIMIT", "MAX_CHARS", "chunk_document", "sentence_ends"]
 
@@ -149,14 +149,14 @@ def _sections(document: Document) -> Iterator[_Section]:
             yield from close()
             while stack and stack[-1][0] >= level:
                 stack.pop()
-        if leaf and not _same_words(block.text, document.title):
+        if leaf and not same_words(block.text, document.title):
             run.append(block)
         elif not leaf:
             stack.append((level, " ".join(block.text.split())))
     yield from close()
 
 
-def _same_words(a: str, b: str) -> bool:
+def same_words(a: str, b: str) -> bool:
     return " ".join(a.split()).casefold() == " ".join(b.split()).casefold()
 
 
@@ -393,7 +393,8 @@ def _belong(chunk: Sequence[_Piece], piece: _Piece) -> bool:
     return (
         last.block.page == piece.block.page
         and (
-            (last.block.content_p >= 0.5) == (piece.block.content_p >= 0.5) or max(last.size, piece.size) <= SCRAP_CHARS
+            (last.block.content_p >= CONTENT_THRESHOLD) == (piece.block.content_p >= CONTENT_THRESHOLD)
+            or max(last.size, piece.size) <= SCRAP_CHARS
         )
         and not last.after
         and not piece.before
@@ -440,7 +441,7 @@ def _chunk(source: str, index: int, path: tuple[str, ...], pieces: Sequence[_Pie
         parts.append(Part(source[start:end], start, end))
         if piece.after:
             parts.append(Part(piece.after))
-    parts = _trimmed(source, parts)
+    parts = _trimmed(parts)
     weights = [p.end - p.start for p in pieces]
     content_p = sum(w * p.block.content_p for w, p in zip(weights, pieces, strict=True)) / sum(weights)
     return Chunk(
@@ -454,7 +455,7 @@ def _chunk(source: str, index: int, path: tuple[str, ...], pieces: Sequence[_Pie
     )
 
 
-def _trimmed(source: str, parts: list[Part]) -> list[Part]:
+def _trimmed(parts: list[Part]) -> list[Part]:
     """Without the white space at the end, which belongs to no reader."""
     last = parts[-1]
     text = last.text.rstrip()

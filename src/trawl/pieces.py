@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from trawl.chunking import same_words
 from trawl.retrieval.rank import Ranked
 from trawl.retrieval.tokens import estimate_tokens
 
@@ -20,7 +21,7 @@ SEPARATOR = " > "
 
 def shown_heading(path: Sequence[str], page_title: str) -> str:
     """The heading path as one line, without the page title at its beginning."""
-    below = path[1:] if path and _same(path[0], page_title) else path
+    below = path[1:] if path and same_words(path[0], page_title) else path
     return SEPARATOR.join(below)
 
 
@@ -48,7 +49,3 @@ def piece(ranked: Ranked, link: str, page_title: str) -> dict[str, Any]:
         "anchor": link,
         "content_p": round(chunk.content_p, 3),
     }
-
-
-def _same(a: str, b: str) -> bool:
-    return " ".join(a.split()).casefold() == " ".join(b.split()).casefold()

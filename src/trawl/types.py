@@ -100,8 +100,6 @@ class Block:
     """Id of the repeated item (card, row, post) this block belongs to; None outside such a run."""
     page: int | None = None
     """Page number from 1 in a paged document (PDF)."""
-    node: int = -1
-    """Number of its element in document order, for rendering; -1 where there is no DOM."""
 
 
 @dataclass(frozen=True)

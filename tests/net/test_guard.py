@@ -11,7 +11,7 @@ import pytest
 from tests.net.hostile_urls import ELSEWHERE, LOCAL
 from trawl.errors import GuardRefused, UsageError
 from trawl.net import guard
-from trawl.net.guard import PROXY_SCHEMES, Policy, Target, check_address, check_endpoint, check_url
+from trawl.net.guard import Policy, Target, check_address, check_endpoint, check_url
 
 
 @pytest.fixture(autouse=True)
@@ -105,12 +105,8 @@ def test_a_target_is_a_value() -> None:
     assert pickle.loads(pickle.dumps(target)) == target  # noqa: S301 - our own bytes
 
 
-def test_websocket_schemes_only_where_the_proxy_asks() -> None:
-    assert check_url("wss://example.com/s", schemes=PROXY_SCHEMES).port == 443
-    assert check_url("ws://example.com/s", schemes=PROXY_SCHEMES).port == 80
+def test_web_sockets_are_no_pages() -> None:
     assert refusal("wss://example.com/s").reason == "scheme"
-    with pytest.raises(GuardRefused):
-        check_url("ws://127.0.0.1/", schemes=PROXY_SCHEMES)
 
 
 @pytest.mark.parametrize("port", sorted(guard.BAD_PORTS | set(guard.SERVICE_PORTS)))

@@ -77,10 +77,9 @@ async def test_a_page_comes_back_with_what_is_known_of_it() -> None:
     assert response.url == "http://SITE.example/a b?q=ü#part"
     assert response.final_url == "http://site.example/a%20b?q=%C3%BC#part"
     assert (response.status, response.body, response.truncated) == (200, PAGE, False)
-    assert (response.content_type, response.charset, response.http_version) == ("text/html", "UTF-8", "HTTP/1.1")
+    assert (response.content_type, response.charset) == ("text/html", "UTF-8")
     assert response.headers["etag"] == '"x"'
     assert response.headers["x-a"] == "1"
-    assert response.elapsed_ms >= 0
     assert server.requests[0].target == "/a%20b?q=%C3%BC", "the fragment stays here"
 
 

@@ -797,9 +797,7 @@ def write_source(drafts: Sequence[Draft], base: str) -> tuple[str, list[Block], 
                 links.append(Link(start + s, start + e, url, body[s:e]))
         out += [separator, body]
         length = start + len(body)
-        blocks.append(
-            Block(draft.kind, start, length, words, level=level, hidden=draft.hidden, node=draft.element.index)
-        )
+        blocks.append(Block(draft.kind, start, length, words, level=level, hidden=draft.hidden))
     return "".join(out), blocks, links
 
 

@@ -16,7 +16,7 @@ from selectolax.lexbor import LexborHTMLParser
 
 from trawl.extraction import dom
 from trawl.extraction.blocks import Draft, absolute, draft_blocks, write_source
-from trawl.extraction.html import document_id
+from trawl.extraction.identity import document_id
 from trawl.types import Block, Document
 
 EXTRACTOR_VERSION = "composed-1"

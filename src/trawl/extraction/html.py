@@ -6,13 +6,13 @@ bytes ─ charset ─> text ─ dom ─> tree ─ records, blocks ─> drafts �
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from trawl.extraction import charset as encodings
 from trawl.extraction import dom, metadata, select
 from trawl.extraction.blocks import draft_blocks, record_of, write_source
+from trawl.extraction.identity import document_id
 from trawl.extraction.records import find_records
 from trawl.types import Block, Document
 
@@ -58,11 +58,6 @@ def html_document(html: str | bytes, *, url: str = "", charset: str | None = Non
 def html_to_markdown(html: str | bytes, *, url: str | None = None) -> str:
     """The main content of a page as Markdown."""
     return html_document(html, url=url or "").markdown
-
-
-def document_id(body: bytes, version: str) -> str:
-    """A short name for what this body gives when this version of the extractor reads it."""
-    return hashlib.sha256(version.encode() + b"\0" + body).hexdigest()[:16]
 
 
 def _renderer(text: str, base: str, position: dict[int, int]) -> Callable[[Sequence[Block]], str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trawl.extraction.blocks import absolute
 from trawl.extraction.charset import decode
-from trawl.extraction.html import document_id
+from trawl.extraction.identity import document_id
 from trawl.types import Block, BlockKind, Document, Link
 
 if TYPE_CHECKING:

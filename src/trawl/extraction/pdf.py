@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trawl.errors import ExtractionError
+from trawl.extraction.identity import document_id
 from trawl.types import Block, BlockKind, Document, Link
 
 EXTRACTOR_VERSION = "pdf-1"
@@ -331,7 +332,7 @@ def _write(
         content_type="application/pdf",
         metadata=metadata,
         links=tuple(_links(source, reading, starts)),
-        document_id=_document_id(body),
+        document_id=document_id(body, EXTRACTOR_VERSION),
         warnings=tuple(warnings),
     )
 
@@ -359,12 +360,6 @@ def _title(details: dict[str, Any], pieces: list[_Piece]) -> str:
         return given[:300]
     first = [p for p in pieces[:12] if p.kind == "heading" and p.page == 1]
     return min(first, key=lambda p: p.level).text if first else ""
-
-
-def _document_id(body: bytes) -> str:
-    import hashlib
-
-    return hashlib.sha256(EXTRACTOR_VERSION.encode() + b"\0" + body).hexdigest()[:16]
 
 
 def _squeeze(text: str) -> str:

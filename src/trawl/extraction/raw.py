@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from trawl.extraction import composed, feeds
 from trawl.extraction.blocks import fence_for
-from trawl.extraction.html import document_id
+from trawl.extraction.identity import document_id
 from trawl.types import Block, Document
 
 TEXT_VERSION = "text-1"

@@ -188,14 +188,12 @@ def _link_words(draft: Draft) -> int:
         if isinstance(piece, Mark):
             if piece.element is not None and piece.element.tag in ("a", "button"):
                 inside += (piece.what == "open") - (piece.what == "close")
-            elif piece.what == "image" and inside:
-                count += 0
         elif inside > 0:
             count += len(_WORD.findall(piece))
     return count
 
 
-def features(tree: Tree, drafts: Sequence[Draft], blocks: Sequence[Block], vote: Vote) -> list[list[float]]:
+def features(drafts: Sequence[Draft], blocks: Sequence[Block], vote: Vote) -> list[list[float]]:
     """One row of `FEATURES` for each block."""
     known: dict[int, _Region] = {}
     regions = [_region(d.element, known) for d in drafts]
@@ -361,7 +359,7 @@ _MAIN, _ARTICLE, _HEADER, _COMMENTS = map(FEATURES.index, ("in_main", "in_articl
 
 def content_probabilities(tree: Tree, drafts: Sequence[Draft], blocks: Sequence[Block]) -> tuple[list[float], float]:
     """The probability of each block, and the confidence of the whole choice (how decided the blocks are, by words)."""
-    rows = features(tree, drafts, blocks, trafilatura_vote(tree))
+    rows = features(drafts, blocks, trafilatura_vote(tree))
     weights = [WEIGHTS[name] for name in FEATURES]
     scores = [sum(w * x for w, x in zip(weights, row, strict=True)) for row in rows]
     probabilities = [round(1 / (1 + math.exp(-s)), 4) for s in scores]

@@ -63,7 +63,7 @@ def read_grid(table: Element, read_cell: Callable[[Element], list[Piece]]) -> Gr
     """The table as a grid, or None when it is layout."""
     captions, head, body, foot = _rows_of(table)
     rows = head + body + foot
-    if not _is_data(table, rows, has_head=bool(head or captions)):
+    if not _is_data(rows, has_head=bool(head or captions)):
         return None
     lines = _resolve(rows, read_cell)
     head_lines = len(head)
@@ -119,7 +119,7 @@ def _is_header(cell: Element) -> bool:
     return cell.tag == "th" or cell.get("role") in ("columnheader", "rowheader")
 
 
-def _is_data(table: Element, rows: list[list[Element]], *, has_head: bool) -> bool:
+def _is_data(rows: list[list[Element]], *, has_head: bool) -> bool:
     width = max(map(len, rows), default=0)
     headers = sum(_is_header(c) for row in rows for c in row)
     if not rows or (width < 2 and not (headers and len(rows) > 1)):

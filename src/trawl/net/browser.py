@@ -531,7 +531,7 @@ class _Visit:
         started = time.monotonic()
         await self._navigate(page)
         self._raise_if_lost(page.url)
-        settled = await self._settle(page, session)
+        settled = await self._settle(session)
         ready_ms = round((time.monotonic() - started) * 1000)
         self._raise_if_broken("the browser ended")
         self._raise_if_lost(page.url)
@@ -594,7 +594,7 @@ class _Visit:
         except PlaywrightError as error:
             raise self._explained(_first_line(error)) from error
 
-    async def _settle(self, page: Page, session: CDPSession) -> bool:
+    async def _settle(self, session: CDPSession) -> bool:
         """Wait until the content is ready. False when the time, or the page's connection, ended first."""
         end = Deadline.after(max(0.0, self.deadline.remaining() - CAPTURE_SECONDS))
         settling = _Settling(idle_budget=min(NETWORK_IDLE_SECONDS, self.deadline.remaining() / 2))

@@ -19,7 +19,7 @@ import errno
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -81,9 +81,7 @@ class Dialer:
         self._resolved: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
         self._lookups: dict[str, _Lookup] = {}
 
-    async def check(
-        self, url: str, *, deadline: Deadline | None = None, schemes: Collection[str] = guard.WEB_SCHEMES
-    ) -> Target:
+    async def check(self, url: str, *, deadline: Deadline | None = None) -> Target:
         """`url` in normalised form, when it may be asked for: the URL and every address behind its name are allowed.
 
         Raises:
@@ -91,7 +89,7 @@ class Dialer:
             NetworkError: the name does not resolve.
             DeadlineExceeded: it did not resolve in time.
         """
-        target = guard.check_url(url, self.policy, schemes=schemes)
+        target = guard.check_url(url, self.policy)
         try:
             await self._endpoints(target.host, target.port, deadline or Deadline.after(CHECK_SECONDS), target.url)
         except (NetworkError, DeadlineExceeded) as error:

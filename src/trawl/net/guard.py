@@ -17,7 +17,7 @@ An operator's own NAT64 prefix (RFC 6052, any public /32 to /96) cannot be told 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final
@@ -30,9 +30,7 @@ from trawl.errors import GuardRefused, UsageError
 Address = IPv4Address | IPv6Address
 
 WEB_SCHEMES: Final = frozenset({"http", "https"})
-PROXY_SCHEMES: Final = frozenset({"http", "https", "ws", "wss"})
-"""What the browser's proxy lets through: a WebSocket begins as an HTTP request."""
-DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 MAX_URL_CHARS: Final = 32_768
 """Longest URL accepted, as given and as encoded; servers rarely take more than 8,192."""
@@ -323,7 +321,7 @@ PUBLIC_ONLY: Final = Policy()
 """The default: nothing but the public web."""
 
 
-def check_url(url: str, policy: Policy = PUBLIC_ONLY, *, schemes: Collection[str] = WEB_SCHEMES) -> Target:
+def check_url(url: str, policy: Policy = PUBLIC_ONLY) -> Target:
     """The normalised form of `url`, if it may be asked for. A name still has to be resolved and its addresses checked.
 
     White space around the URL is dropped; a fragment is kept.
@@ -344,8 +342,8 @@ def check_url(url: str, policy: Policy = PUBLIC_ONLY, *, schemes: Collection[str
     scheme = match[1].lower() if match else ""
     if not match:
         raise _refused("syntax", "the URL has no scheme", hint="Begin it with https:// or http://.")
-    if scheme not in schemes:
-        allowed = ", ".join(sorted(schemes))
+    if scheme not in WEB_SCHEMES:
+        allowed = " and ".join(sorted(WEB_SCHEMES))
         raise _refused("scheme", f"{scheme}: URLs are not fetched, only {allowed}")
     rest = text[match.end() :]
     if not rest.startswith("//"):

@@ -24,7 +24,6 @@ import logging
 import re
 import ssl
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -108,9 +107,6 @@ class HttpResponse:
     content_type: str
     """Media type in lower case without parameters; empty when the server gave none that can be read."""
     charset: str | None
-    http_version: str
-    elapsed_ms: int
-    """From the call to the last byte, redirects included."""
 
 
 class HttpClient:
@@ -154,7 +150,6 @@ class HttpClient:
     async def _get(
         self, url: str, deadline: Deadline, headers: Mapping[str, str] | None, max_bytes: int | None
     ) -> HttpResponse:
-        began = time.monotonic()
         own = _checked_headers(headers or {})
         cookies = httpx.Cookies()
         target = await self._dialer.check(url, deadline=deadline)
@@ -173,7 +168,7 @@ class HttpClient:
                 location = _location(response, target)
                 if location is None:
                     body, truncated = await self._body(response, target, deadline, max_bytes)
-                    return _result(url, target, response, body, truncated, began)
+                    return _result(url, target, response, body, truncated)
             finally:
                 await response.aclose()
             if hop == MAX_REDIRECTS:
@@ -406,16 +401,13 @@ def _text(value: bytes) -> str:
         return value.decode("latin-1")
 
 
-def _result(
-    url: str, target: Target, response: httpx.Response, body: bytes, truncated: bool, began: float
-) -> HttpResponse:
+def _result(url: str, target: Target, response: httpx.Response, body: bytes, truncated: bool) -> HttpResponse:
     headers: dict[str, str] = {}
     for raw_name, raw_value in response.headers.raw:
         name, value = raw_name.decode("ascii").lower(), _text(raw_value)
         if name not in ("set-cookie", "set-cookie2"):
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
     content_type, charset = _media_type(response.headers.get_list("content-type"))
-    version = response.extensions.get("http_version", b"")
     return HttpResponse(
         url=url,
         final_url=target.url,
@@ -425,8 +417,6 @@ def _result(
         truncated=truncated,
         content_type=content_type,
         charset=charset,
-        http_version=version.decode("ascii") if isinstance(version, bytes) else "",
-        elapsed_ms=round((time.monotonic() - began) * 1000),
     )
 
 
