@@ -3,6 +3,7 @@ port, the embedded one, or nobody."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -35,6 +36,8 @@ MAX_CHARS_PER_TOKEN = 32
 """No tokenizer in use has longer pieces of ordinary text; what is beyond `max_tokens` of them is cut unseen."""
 SMALLEST_LIMIT = 8
 """Tokens below which cutting further is no use: the server refuses something else."""
+DYING_SECONDS = 0.3
+"""After its sockets are closed, a killed process takes some milliseconds until the system reports it dead."""
 
 _CAT, _KITTEN, _TAXES = (
     "A cat sleeps on the sofa.",
@@ -277,6 +280,17 @@ async def _served(client: LlamaClient, wanted: str, deadline: Deadline, *, requi
 
 
 async def _open_embedded(settings: Settings, deadline: Deadline) -> Embedder:
+    try:
+        return await _open_leased(settings, deadline)
+    except ModelUnavailable:
+        if deadline.remaining() <= DYING_SECONDS:
+            raise
+    # The server of another engine may have been on its last legs.
+    await asyncio.sleep(DYING_SECONDS)
+    return await _open_leased(settings, deadline)
+
+
+async def _open_leased(settings: Settings, deadline: Deadline) -> Embedder:
     lease = await lease_server(settings.cache_dir, deadline)
     try:
         client = LlamaClient(lease.url, lease.key)

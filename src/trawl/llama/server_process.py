@@ -142,6 +142,7 @@ class _Child:
         self.leases = 0
         self.started = time.monotonic()
         self.ready: Future[str] = Future()
+        self._silent = False
         # -P: what lies in the working directory must not be imported.
         command = [sys.executable or "", "-P", "-m", "trawl.llama.embedded", "--leased", "--port", "0"]
         command += ["--cache-dir", str(cache_dir.absolute())]
@@ -176,7 +177,8 @@ class _Child:
 
     def usable(self) -> bool:
         """Whether it runs and has not failed; a start that takes too long counts as failed."""
-        if self.process.poll() is not None:
+        # While the watching thread waits for the end, `poll` knows nothing: it cannot ask at the same time.
+        if self._silent or self.process.poll() is not None:
             return False
         return self.ready.exception() is None if self.ready.done() else self.age() < START_SECONDS
 
@@ -216,6 +218,7 @@ class _Child:
                 if not self.ready.done():
                     self._read_report(kept)
                 kept = kept[-KEPT_LOG_BYTES:]
+        self._silent = True
         code = self.process.wait()
         if not self.ready.done():
             self.ready.set_exception(ModelUnavailable(f"the embedded server {_how_it_ended(code, kept)}"))
