@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from trawl.extraction.raw import json_document, xml_document
+from trawl.extraction.json_data import json_document
+from trawl.extraction.xml_data import xml_document
 from trawl.types import Document
 
 URL = "https://letters.example/feeds/all.xml"

@@ -21,6 +21,10 @@ from trawl.types import Block, Document
 
 EXTRACTOR_VERSION = "composed-1"
 """Changes whenever the same bytes may give another document."""
+MAX_DEPTH = 12
+"""Objects and elements nested deeper than this are shown in one line."""
+SHORT = 200
+"""A string up to this long, on one line and without markup, stands on a `key: value` line."""
 MAX_HTML = 2 * 2**20
 """Characters of the page we write; a reader stops adding when it is reached, with a warning."""
 

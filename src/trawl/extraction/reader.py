@@ -56,14 +56,18 @@ def read_document_sync(
 
 
 def _read_text(text: str, kind: Kind, content_type: str, url: str) -> Document:
-    from trawl.extraction import raw
-
     if kind == "json" or content_type.endswith("+json"):
-        return raw.json_document(text, url=url)
+        from trawl.extraction.json_data import json_document
+
+        return json_document(text, url=url)
     if kind in ("xml", "feed"):
-        return raw.xml_document(text, url=url)
+        from trawl.extraction.xml_data import xml_document
+
+        return xml_document(text, url=url)
     if content_type in MARKDOWN:
         from trawl.extraction.markdown_text import markdown_document
 
         return markdown_document(text, url=url)
-    return raw.text_document(text, url=url)
+    from trawl.extraction.plain_text import text_document
+
+    return text_document(text, url=url)

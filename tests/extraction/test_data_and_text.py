@@ -7,7 +7,9 @@ import time
 
 import pytest
 
-from trawl.extraction.raw import json_document, text_document, xml_document
+from trawl.extraction.json_data import json_document
+from trawl.extraction.plain_text import text_document
+from trawl.extraction.xml_data import xml_document
 from trawl.types import Document
 
 URL = "https://api.example/v1/thing.json"
