@@ -1,21 +1,21 @@
-"""The tree of a page to drafts of its blocks, and the drafts to light Markdown.
+"""The tree of a page to drafts of its blocks.
 
 A draft is a block before it is written: what it says (`pieces`, a table, or code), where it stands (list items, quotes)
-and the element it comes from. `draft_blocks` makes them in one walk; `write_source` here and `write_markdown` in
-`markdown.py` write the same drafts twice, light and full, so that block N of one is block N of the other.
+and the element it comes from. `draft_blocks` makes them in one walk; `source.py` and `markdown.py` write the same
+drafts twice, light and full, so that block N of one is block N of the other.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Literal
 from urllib.parse import urljoin, urlsplit
 
 from trawl.extraction import code, mathml, tables
-from trawl.extraction.dom import Child, Element, Tree, is_hidden, names
-from trawl.types import Block, BlockKind, Link
+from trawl.extraction.dom import Element, Tree, is_hidden, names
+from trawl.extraction.inline import BREAK, SPACE, Mark, Piece, has_words, plain, siblings_before
+from trawl.types import BlockKind
 
 BLOCK_TAGS = names(
     "html body address article aside blockquote caption center dd details dialog dir div dl dt fieldset"
@@ -33,13 +33,11 @@ _FIELD_TAGS = names("a span b strong small time cite em i label data")
 _FIELD_PARENTS = names("div section article header footer li td th a span summary figure figcaption main aside")
 """Parents whose inline children are fields laid out side by side, when no text of their own stands between them. In a
 paragraph or a heading they are pieces of one text."""
-_SIBLINGS = 200
 _HEADING_PARTS = 20
 _LIST_DEPTH = 24
 """Lists in lists that are shown as such; deeper items are kept, their depth is not."""
 _MARKUP_DEPTH = 16
 """Inline elements remembered as open at once; text deeper than that is kept, its markup is not."""
-_SPACE = re.compile(r"[ \t\n\r\f]+")
 _BLOCK_STYLE = re.compile(r"display\s*:\s*(?:block|flex|grid|table|list-item)", re.I)
 _PERMALINK_TEXT = re.compile(r"[\s¶#§🔗⚓︎∞]*")
 _BACK_LINK = re.compile(r"\s*[↩⏎↵↑^\ufe0e]+\s*")
@@ -47,20 +45,6 @@ _HEADING_FURNITURE = frozenset({"mw-editsection", "headerlink", "header-anchor",
 _MATH_GLYPHS = names(
     "MathJax MathJax_Display MathJax_Preview MathJax_SVG MathJax_CHTML MathJax_SVG_Display MJXc-display"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """In a draft's pieces: an inline element opens or closes, a line breaks, or an image stands."""
-
-    what: Literal["open", "close", "break", "image", "math"]
-    element: Element | None = None
-    text: str = ""
-    """Alternative text of an image, TeX of a formula."""
-
-
-Piece = str | Mark
-BREAK = Mark("break")
 
 
 @dataclass(eq=False, slots=True)
@@ -283,7 +267,7 @@ class _Walk:
     def enter_hidden(self, element: Element, block: bool) -> None:
         holds_blocks = block or any(e.tag in BLOCK_TAGS for e in element.elements())
         if not holds_blocks:
-            text = _SPACE.sub(" ", element.text()).strip()
+            text = SPACE.sub(" ", element.text()).strip()
             if any(c.isalnum() for c in text):
                 self.deferred.append(Draft("paragraph", element, [text], hidden=True))
             return
@@ -485,7 +469,7 @@ class _Walk:
         parent = element.parent
         if not self.pieces or parent is None:
             return False
-        last = next((c for c in _before(element) if not isinstance(c, str) or c), None)
+        last = next((c for c in siblings_before(element) if not isinstance(c, str) or c), None)
         if not isinstance(last, Element) or last.tag in BLOCK_TAGS:
             return False
         if (element.tag in _SEPARATED and last.tag in _SEPARATED) or "button" in (element.tag, last.tag):
@@ -499,7 +483,7 @@ class _Walk:
         )
 
     def add_image(self, element: Element) -> None:
-        alt = _SPACE.sub(" ", element.get("alt")).strip()
+        alt = SPACE.sub(" ", element.get("alt")).strip()
         tex = mathml.tex_of_image(element, alt)
         if tex:
             self.pieces.append(Mark("math", element, tex))
@@ -522,15 +506,6 @@ class _Walk:
                 stack.extend((c, into) for c in reversed(node.children))
         reading = "".join(spoken).strip()
         self.add_text("".join(written).strip() + (f" ({reading})" if reading else ""))
-
-
-def _before(element: Element) -> Iterator[Child]:
-    """What stands before an element in its parent, the nearest first."""
-    siblings = element.parent.children if element.parent is not None else []
-    if len(siblings) > _SIBLINGS:
-        return
-    at = next((i for i, c in enumerate(siblings) if c is element), 0)
-    yield from reversed(siblings[:at])
 
 
 def _size(draft: Draft) -> int:
@@ -566,11 +541,6 @@ def _paragraphs(pieces: list[Piece]) -> Iterable[list[Piece]]:
         yield part
 
 
-def has_words(pieces: Iterable[Piece]) -> bool:
-    """Whether there is anything to read."""
-    return any((p.what in ("image", "math")) if isinstance(p, Mark) else not p.isspace() for p in pieces)
-
-
 def cell_pieces(cell: Element) -> list[Piece]:
     """The content of a table cell or caption on one line: blocks are parted by spaces, list items by semicolons."""
     walk = _Walk()
@@ -582,7 +552,7 @@ def cell_pieces(cell: Element) -> list[Piece]:
         if pieces:
             pieces.append("; " if draft.items else " ")
         if draft.kind == "code":
-            pieces.append(_SPACE.sub(" ", draft.code).strip())
+            pieces.append(SPACE.sub(" ", draft.code).strip())
         elif draft.table is not None:
             rows = [" ".join(plain(c.pieces)[0] for c in row if c.pieces) for row in draft.table.cells]
             pieces.append("; ".join(r for r in rows if r.strip()))
@@ -620,210 +590,3 @@ def _only_repeats_images(noscript: Element) -> bool:
         return False
     around = [e for e in noscript.parent.children if isinstance(e, Element) and e is not noscript][:50]
     return any(e.tag == "img" or next(e.elements("img"), None) is not None for e in around)
-
-
-# -- writing light Markdown --------------------------------------------------------------------------------------
-
-
-def plain(pieces: Iterable[Piece], *, alts: bool = True) -> tuple[str, list[tuple[int, int, Element]]]:
-    """The words of `pieces` and the spans of its links; white space as a browser would show it."""
-    out: list[str] = []
-    length = 0
-    spaced = True  # the text so far ends in white space, or is empty
-    opened: list[tuple[Element, int]] = []
-    links: list[tuple[int, int, Element]] = []
-
-    def write(text: str) -> None:
-        nonlocal length, spaced
-        if spaced:
-            text = text.lstrip(" ")
-        if text:
-            out.append(text)
-            length += len(text)
-            spaced = text.endswith((" ", "\n"))
-
-    for piece in pieces:
-        if isinstance(piece, str):
-            write(_SPACE.sub(" ", piece))
-            continue
-        element = piece.element
-        if piece.what == "break":
-            if out:
-                while out and out[-1].endswith(" "):
-                    length -= len(out[-1]) - len(out[-1].rstrip(" "))
-                    out[-1] = out[-1].rstrip(" ")
-                    if not out[-1]:
-                        out.pop()
-                write("\n")
-                spaced = True
-        elif piece.what == "image":
-            if alts:
-                write(f"![{piece.text}]")
-        elif piece.what == "math":
-            write(f"${piece.text}$")
-        elif element is not None and element.tag == "a":
-            if piece.what == "open":
-                opened.append((element, length))
-                if is_note_reference(element) and is_bare_reference(element):
-                    write("[")
-            elif opened:
-                if is_note_reference(element) and is_bare_reference(element):
-                    write("]")
-                start = opened.pop()[1]
-                links.append((start, length, element))
-        elif element is not None and element.tag == "q":
-            write("“" if piece.what == "open" else "”")
-    text = "".join(out)
-    stripped = text.rstrip()
-    end = len(stripped)
-    return stripped, [(min(s, end), min(e, end), el) for s, e, el in links]
-
-
-def is_note_reference(link: Element) -> bool:
-    """Whether a link is the mark of a footnote: in a `sup`, or said to be one, leading to a place on the page."""
-    if not link.get("href").startswith("#"):
-        return False
-    if link.get("role") == "doc-noteref" or "footnote-ref" in link.classes:
-        return True
-    around = [link.parent, link.parent.parent if link.parent else None]
-    inside = next(link.elements(), None)
-    return any(e is not None and e.tag == "sup" for e in (*around, inside))
-
-
-def is_bare_reference(link: Element) -> bool:
-    """Whether the mark of a note has no brackets of its own, in it or around it."""
-    if link.text().strip().startswith("["):
-        return False
-    before = next((c for c in _before(link) if not isinstance(c, str) or not c.isspace()), None)
-    return not (isinstance(before, str) and before.rstrip().endswith("["))
-
-
-def fence_for(text: str) -> str:
-    """A fence longer than any run of backticks in `text`."""
-    longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
-    return "`" * (longest + 1)
-
-
-class Prefixes:
-    """What stands at the start of a draft's lines: quote marks, list markers, indents."""
-
-    def __init__(self) -> None:
-        self.started: set[int] = set()
-        self.previous: Draft | None = None
-        self.previous_quote = ""
-
-    def of(self, draft: Draft, *, indent_all: bool) -> tuple[str, str, str, int]:
-        """(separator from the block before, prefix of the first line, prefix of the others, list depth).
-
-        `indent_all` puts code and tables inside their list item; otherwise they stand at the left edge, where they
-        can be cut out as they are.
-        """
-        quoted = min(draft.quotes, 6) if indent_all or draft.kind not in ("code", "table") else 0
-        # Quotes around the lists, and those inside the innermost item.
-        outer = min(quoted, draft.items[-1].quotes) if draft.items else quoted
-        quote, inner = "> " * outer, "> " * (quoted - outer)
-        first = rest = quote
-        depth = 0
-        begins_item = False
-        if draft.items and (draft.kind == "list" or indent_all):
-            started = [i for i in draft.items[:-1] if id(i) in self.started]
-            item = draft.items[-1]
-            indent = " " * sum(len(i.marker) for i in started)
-            depth = len(started) + 1
-            if id(item) in self.started:
-                first = rest = quote + indent + " " * len(item.marker) + inner
-            elif draft.kind == "list":
-                self.started.add(id(item))
-                begins_item = True
-                first, rest = quote + indent + item.marker + inner, quote + indent + " " * len(item.marker) + inner
-            else:
-                first = rest = quote + indent + inner
-                depth -= 1
-        previous = self.previous
-        if previous is None:
-            separator = ""
-        elif draft.kind == previous.kind == "list" and draft.list_id == previous.list_id and draft.list_id >= 0:
-            definition = begins_item and draft.items[-1].marker == ": "
-            term = not draft.items
-            separator = "\n" if begins_item or definition or (term and not previous.items) else "\n\n"
-        elif quote and self.previous_quote:
-            separator = f"\n{min(quote, self.previous_quote, key=len).rstrip()}\n"
-        else:
-            separator = "\n\n"
-        if quote and self.previous_quote and separator == "\n\n":
-            separator = f"\n{min(quote, self.previous_quote, key=len).rstrip()}\n"
-        self.previous, self.previous_quote = draft, quote
-        return separator, first, rest, depth
-
-
-def write_source(drafts: Sequence[Draft], base: str) -> tuple[str, list[Block], list[Link]]:
-    """Light Markdown of all drafts, its blocks (one for each draft, in order) and its links."""
-    out: list[str] = []
-    length = 0
-    blocks: list[Block] = []
-    links: list[Link] = []
-    prefixes = Prefixes()
-    for draft in drafts:
-        separator, first, rest, depth = prefixes.of(draft, indent_all=False)
-        start = length + len(separator)
-        spans: list[tuple[int, int, Element]] = []
-        level = draft.level
-        if draft.kind == "code":
-            fence = fence_for(draft.code)
-            body, words = f"{fence}{draft.language}\n{draft.code}\n{fence}", draft.code
-        elif draft.table is not None:
-            body, words, spans = _write_table(draft.table)
-        else:
-            body, spans = plain(draft.pieces)
-            words = body if "![" not in body else plain(draft.pieces, alts=False)[0] or body[2:-1]
-            if draft.kind == "heading":
-                first = f"{'#' * level} "
-                body, words = body.replace("\n", " "), words.replace("\n", " ")
-            elif draft.kind == "list":
-                level = max(depth, 1)
-        if first or rest:
-            spans = [
-                (
-                    s + len(first) + body.count("\n", 0, s) * len(rest),
-                    e + len(first) + body.count("\n", 0, e) * len(rest),
-                    a,
-                )
-                for s, e, a in spans
-            ]
-            body = first + (body.replace("\n", "\n" + rest) if rest else body)
-        for s, e, anchor in spans:
-            url = absolute(base, anchor.get("href"))
-            if url and (s == e or not body[s:e].isspace()):
-                links.append(Link(start + s, start + e, url, body[s:e]))
-        out += [separator, body]
-        length = start + len(body)
-        blocks.append(Block(draft.kind, start, length, words, level=level, hidden=draft.hidden))
-    return "".join(out), blocks, links
-
-
-def _write_table(grid: tables.Grid) -> tuple[str, str, list[tuple[int, int, Element]]]:
-    """A pipe table, its words, and the spans of its links."""
-    out: list[str] = []
-    length = 0
-    spans: list[tuple[int, int, Element]] = []
-    words: list[str] = []
-    for number, row in enumerate(grid.rows):
-        line_words = []
-        for cell in row:
-            text, links = plain(cell.pieces)
-            text = text.replace("\n", " ")
-            escaped = tables.escape_cell(text)
-            lead = length + 2
-            if not cell.repeated:
-                line_words.append(text)
-                spans += [(lead + s + text.count("|", 0, s), lead + e + text.count("|", 0, e), a) for s, e, a in links]
-            out.append(f"| {escaped} ")
-            length += len(escaped) + 3
-        out.append("|\n")
-        length += 2
-        if number == 0:
-            rule = "|" + " --- |" * len(row) + "\n"
-            out.append(rule)
-            length += len(rule)
-        words.append(" ".join(w for w in line_words if w))
-    return "".join(out)[:-1], "\n".join(w for w in words if w), spans

@@ -163,3 +163,9 @@ def language_of(element: Element) -> str:
             if name.lower() in _KNOWN:
                 return name.lower()
     return ""
+
+
+def fence_for(text: str) -> str:
+    """A fence longer than any run of backticks in `text`."""
+    longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
+    return "`" * (longest + 1)

@@ -15,8 +15,9 @@ from typing import Any
 from selectolax.lexbor import LexborHTMLParser
 
 from trawl.extraction import dom
-from trawl.extraction.blocks import Draft, absolute, draft_blocks, write_source
+from trawl.extraction.blocks import Draft, absolute, draft_blocks
 from trawl.extraction.identity import document_id
+from trawl.extraction.source import write_source
 from trawl.types import Block, Document
 
 EXTRACTOR_VERSION = "composed-1"

@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from trawl.extraction import charset as encodings
 from trawl.extraction import dom, metadata, select
-from trawl.extraction.blocks import draft_blocks, record_of, write_source
+from trawl.extraction.blocks import draft_blocks, record_of
 from trawl.extraction.identity import document_id
 from trawl.extraction.records import find_records
+from trawl.extraction.source import write_source
 from trawl.types import Block, Document
 
 EXTRACTOR_VERSION = "html-2"

@@ -16,19 +16,10 @@ from bs4 import BeautifulSoup
 from markdownify import MarkdownConverter
 
 from trawl.extraction import tables
-from trawl.extraction.blocks import (
-    BREAK,
-    MARKUP,
-    Draft,
-    Mark,
-    Piece,
-    Prefixes,
-    absolute,
-    fence_for,
-    image_source,
-    is_bare_reference,
-    is_note_reference,
-)
+from trawl.extraction.blocks import MARKUP, Draft, absolute, image_source
+from trawl.extraction.code import fence_for
+from trawl.extraction.inline import BREAK, Mark, Piece, is_bare_reference, is_note_reference
+from trawl.extraction.source import Prefixes
 
 _SPECIAL = re.compile(
     r"\\(?=[!-/:-@\[-`{-~])"  # a backslash that would escape what follows

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
-from trawl.extraction.blocks import fence_for
+from trawl.extraction.code import fence_for
 from trawl.extraction.identity import document_id
 from trawl.types import Block, Document
 

@@ -13,8 +13,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trawl.extraction.blocks import Draft, Mark
+from trawl.extraction.blocks import Draft
 from trawl.extraction.dom import Element, Tree
+from trawl.extraction.inline import Mark
 from trawl.extraction.metadata import paid_part
 from trawl.types import CONTENT_THRESHOLD, Block
 

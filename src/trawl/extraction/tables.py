@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from trawl.extraction.dom import Element, names
-
-if TYPE_CHECKING:
-    from trawl.extraction.blocks import Piece
+from trawl.extraction.inline import Piece
 
 MAX_COLUMNS = 200
 """Columns kept; browsers allow spans of 1,000, pages that need more than this are built to do harm."""
