@@ -340,6 +340,13 @@ def test_secrets_in_a_url_stay_out_of_the_error(web, engine):
     assert "opensesame" not in missing.error
 
 
+def test_content_of_another_type_is_told_by_its_own_name(engine):
+    data = engine.extract_relevant('{"beds": 12}', "how many beds?", content_type="application/json")
+    assert (data.fetcher_used, data.path) == ("passthrough", "raw_passthrough")
+    page = engine.extract_relevant(PAGE, "which wood?")
+    assert (page.fetcher_used, page.path) == ("local+trafilatura", "full_page_retrieval")
+
+
 @pytest.mark.parametrize("content", ["", b"", "   ", b"\x00" * 5000, "<html></html>", "<p>" * 20000])
 def test_content_without_text_is_told_not_raised(engine, content):
     result = engine.extract_relevant(content, "what?")

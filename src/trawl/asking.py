@@ -57,7 +57,6 @@ class Ask:
     questions: tuple[str, ...]
     k: int | None = None
     max_tokens: int = DEFAULT_MAX_TOKENS
-    use_rerank: bool = True
     use_hyde: bool = False
 
     @property
@@ -72,7 +71,6 @@ class Ask:
         *,
         k: int | None = None,
         max_tokens: int = DEFAULT_MAX_TOKENS,
-        use_rerank: bool = True,
         use_hyde: bool = False,
     ) -> Ask:
         """Check the arguments of a call.
@@ -84,7 +82,7 @@ class Ask:
             raise UsageError(f"k must be a whole number from 1, not {k!r}")
         if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or not 1 <= max_tokens <= _MOST_TOKENS:
             raise UsageError(f"max_tokens must be a whole number from 1 to {_MOST_TOKENS:,}, not {max_tokens!r}")
-        return cls(_questions(query), k, max_tokens, bool(use_rerank), bool(use_hyde))
+        return cls(_questions(query), k, max_tokens, bool(use_hyde))
 
 
 def _questions(query: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -115,7 +115,7 @@ class AsyncEngine:
         """
         from trawl import pipeline
 
-        ask = Ask.of(query, k=k, max_tokens=max_tokens, use_rerank=use_rerank, use_hyde=use_hyde)
+        ask = Ask.of(query, k=k, max_tokens=max_tokens, use_hyde=use_hyde)
         check_age(max_cache_age_s)
         deadline = self._deadline(timeout)
         source = self._source(url, render, deadline)
@@ -150,7 +150,7 @@ class AsyncEngine:
         from trawl import pipeline
         from trawl.fetchers.local import local_page
 
-        ask = Ask.of(query, k=k, max_tokens=max_tokens, use_rerank=use_rerank, use_hyde=use_hyde)
+        ask = Ask.of(query, k=k, max_tokens=max_tokens, use_hyde=use_hyde)
         check_content(content, url, content_type, status)
         deadline = self._deadline(timeout)
 

@@ -169,7 +169,7 @@ async def _retrieve(
         ranked = await asyncio.to_thread(rank, chunks, ask.questions, candidates=candidates, similarities=similarities)
         if ask.use_hyde:
             result.warnings.append("use_hyde has no effect: no utility model is connected")
-    _pack(result, document, ranked, ask, services)
+    await asyncio.to_thread(_pack, result, document, ranked, ask, services)
     result.retrieval_ms = _ms_since(started)
 
 

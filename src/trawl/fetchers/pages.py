@@ -21,8 +21,9 @@ _VIA: dict[Kind, str] = {
     "json": "passthrough",
     "xml": "passthrough",
     "feed": "passthrough",
+    "text": "passthrough",
+    "binary": "http",
 }
-_VIA |= {"text": "passthrough", "binary": "http"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def judge(
     Args:
         content_type: the media type told by whoever sent it; empty when untold.
         truncated: the end of the body is missing already.
-        via: who fetched it; None: `http`, `pdf` or `passthrough`, as its type says.
+        via: who brought it, if it is HTML; other types, and None: `http`, `pdf` or `passthrough`, as its type says.
         capped: JSON, XML and feeds are cut at `settings.passthrough_max_bytes`.
     """
     media_type = sniff(content_type, body, final_url)
@@ -77,7 +78,7 @@ def judge(
         content_type=media_type,
         charset=charset,
         headers=headers,
-        via=via or _VIA[kind],
+        via=via if via is not None and kind == "html" else _VIA[kind],
         outcome=verdict.outcome,
         evidence=verdict.evidence,
         truncated=truncated,
