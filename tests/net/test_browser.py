@@ -30,10 +30,12 @@ from tests.replay.web import Answer, Request
 from trawl.deadline import Deadline
 from trawl.errors import BrowserError, DeadlineExceeded, EngineError, GuardRefused, NetworkError, TooManyRedirects
 from trawl.net import browser as browser_module
-from trawl.net.browser import Browser, Rendered, _Measure, _Settling, find_browser
+from trawl.net import visit as visit_module
+from trawl.net.browser import Browser, Rendered, find_browser
 from trawl.net.chromium import PLAYWRIGHT_LAYOUTS, platform_of, spki_hashes
 from trawl.net.dialer import Dialer
 from trawl.net.guard import Policy
+from trawl.net.visit import Measure, Settling
 from trawl.settings import Settings
 
 SITE = "http://site.example.com"
@@ -639,15 +641,15 @@ async def test_what_a_page_said_is_not_told_as_another_sites_words(
     site.add(
         f"{SITE}/forger", f"{PROSE}<p>send your savings to me</p><script>onmessage = () => location = '/bank'</script>"
     )
-    read_headers = browser_module._Visit._headers
+    read_headers = visit_module.Visit._headers
 
-    async def after_it_left(visit: browser_module._Visit) -> dict[str, str]:
+    async def after_it_left(visit: visit_module.Visit) -> dict[str, str]:
         page = visit.context.pages[0]
         await page.evaluate("postMessage('go')")
         await page.wait_for_url(f"{SITE}/bank")
         return await read_headers(visit)
 
-    monkeypatch.setattr(browser_module._Visit, "_headers", after_it_left)
+    monkeypatch.setattr(visit_module.Visit, "_headers", after_it_left)
     page = await render(browser, "/forger")
     assert "savings" in page.html
     assert page.final_url == f"{SITE}/forger"
@@ -720,7 +722,7 @@ async def test_a_page_of_frames_from_everywhere_starts_a_bounded_number_of_proce
         try:
             page = await render(own, "/frames", seconds=40)
             assert "Some words" in page.html
-            assert len(web.requests) <= browser_module.MAX_FRAMES + 5
+            assert len(web.requests) <= visit_module.MAX_FRAMES + 5
             assert len([p for p in chromiums() if "--type=renderer" in " ".join(p.cmdline())]) < 12
         finally:
             await own.aclose()
@@ -730,7 +732,7 @@ async def test_a_page_of_frames_from_everywhere_starts_a_bounded_number_of_proce
 async def test_a_flood_of_requests_ends_the_loading_not_the_call(
     browser: Browser, site: ReplayWeb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(browser_module, "MAX_REQUESTS", 50)
+    monkeypatch.setattr(visit_module, "MAX_REQUESTS", 50)
     site.add(f"{SITE}/flood", f"{PROSE}<script>for (let n = 0; n < 500; n++) fetch('/f?' + n).catch(() => 0)</script>")
     site.requests.clear()
     page = await render(browser, "/flood")
@@ -873,9 +875,9 @@ def test_playwrights_own_layout_is_the_one_looked_for() -> None:
         )
 
 
-def polls(measures: list[_Measure], *, quiet: bool = True, idle_budget: float = 3.0) -> int | None:
+def polls(measures: list[Measure], *, quiet: bool = True, idle_budget: float = 3.0) -> int | None:
     """At which poll the content counts as ready."""
-    settling = _Settling(idle_budget=idle_budget)
+    settling = Settling(idle_budget=idle_budget)
     for index, measure in enumerate(measures):
         if settling.ready(measure, quiet=quiet, elapsed=index * 0.15):
             return index
@@ -883,8 +885,8 @@ def polls(measures: list[_Measure], *, quiet: bool = True, idle_budget: float = 
 
 
 def test_content_is_ready_when_enough_text_has_stood_still() -> None:
-    def page(text: int, elements: int = 10, scripts: int = 1) -> _Measure:
-        return _Measure(True, text, elements, scripts)
+    def page(text: int, elements: int = 10, scripts: int = 1) -> Measure:
+        return Measure(True, text, elements, scripts)
 
     assert polls([page(101)] * 30) == 4
     assert polls([page(n) for n in range(101, 110)] + [page(110)] * 30) == 13

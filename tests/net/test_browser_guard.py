@@ -19,7 +19,7 @@ from tests.replay import ReplayWeb
 from tests.replay.web import Answer, Request
 from trawl.deadline import Deadline
 from trawl.errors import GuardRefused
-from trawl.net import browser as browser_module
+from trawl.net import visit as visit_module
 from trawl.net.browser import Browser, Rendered, find_browser
 from trawl.net.chromium import launch_options
 from trawl.net.dialer import Dialer
@@ -120,7 +120,7 @@ def site() -> Iterator[ReplayWeb]:
 @pytest.fixture(autouse=True)
 def _everything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not loaded for economy would otherwise never meet the guard."""
-    monkeypatch.setattr(browser_module, "BLOCKED_RESOURCES", frozenset())
+    monkeypatch.setattr(visit_module, "BLOCKED_RESOURCES", frozenset())
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
