@@ -17,8 +17,8 @@ from trawl.settings import Settings
 from trawl.types import Page, Render
 
 
-class HttpAnswer(Protocol):
-    """What an `HttpGetter` brings back; `trawl.net.http.HttpResponse` says what the fields mean."""
+class Answer(Protocol):
+    """What whoever reached the site says of its answer."""
 
     @property
     def final_url(self) -> str: ...
@@ -27,11 +27,16 @@ class HttpAnswer(Protocol):
     @property
     def headers(self) -> Mapping[str, str]: ...
     @property
-    def body(self) -> bytes: ...
+    def content_type(self) -> str: ...
     @property
     def truncated(self) -> bool: ...
+
+
+class HttpAnswer(Answer, Protocol):
+    """What an `HttpGetter` brings back; `trawl.net.http.HttpResponse` says what the fields mean."""
+
     @property
-    def content_type(self) -> str: ...
+    def body(self) -> bytes: ...
     @property
     def charset(self) -> str | None: ...
 
@@ -44,25 +49,15 @@ class HttpGetter(Protocol):
     ) -> HttpAnswer: ...
 
 
-class RenderedPage(Protocol):
-    """What a `Renderer` brings back; `trawl.net.browser.Rendered` says what the fields mean."""
+class RenderedPage(Answer, Protocol):
+    """What a `Renderer` brings back; `trawl.net.visit.Rendered` says what the fields mean."""
 
-    @property
-    def final_url(self) -> str: ...
-    @property
-    def status(self) -> int: ...
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-    @property
-    def content_type(self) -> str: ...
     @property
     def html(self) -> str: ...
     @property
     def settled(self) -> bool: ...
     @property
     def refused(self) -> tuple[str, ...]: ...
-    @property
-    def truncated(self) -> bool: ...
 
 
 class Renderer(Protocol):
