@@ -14,8 +14,8 @@ import pytest
 from tests.llama.conftest import NOBODY, reply, vectors
 from trawl.deadline import Deadline
 from trawl.errors import ModelReplyInvalid, ModelUnavailable
-from trawl.llama import protocol
 from trawl.llama.client import LlamaClient
+from trawl.llama.protocol import embeddings
 
 Serving = Callable[..., Any]
 EMBED = "/v1/embeddings"
@@ -124,7 +124,7 @@ async def test_a_broken_connection_is_unavailable(fake_server: Serving, answer: 
 
 
 async def test_a_reply_without_end_is_cut_off(fake_server: Serving) -> None:
-    limit = protocol.embeddings_reply_limit(2)
+    limit = embeddings.embeddings_reply_limit(2)
     async with fake_server({EMBED: lambda _: reply(b" " * (limit + 1))}) as fake:
         with pytest.raises(ModelReplyInvalid, match="larger"):
             await embed(fake.url)

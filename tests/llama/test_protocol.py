@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from trawl.errors import ModelReplyInvalid, ModelUnavailable
-from trawl.llama import protocol
-from trawl.llama.protocol import InputTooLarge, ServedModel
+from trawl.llama.protocol import bodies, embeddings, server
+from trawl.llama.protocol.replies import InputTooLarge
+from trawl.llama.protocol.server import ServedModel
 
 
 def item(index: Any, embedding: Any) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def good(*items: Any) -> bytes:
 
 def test_vectors_come_in_the_order_of_the_inputs_whatever_the_order_of_the_reply() -> None:
     body = good(item(2, [3, 3]), item(0, [1, 1.5]), item(1, [2, 2]))
-    assert protocol.parse_embeddings(200, body, count=3, dimension=2) == [[1, 1.5], [2, 2], [3, 3]]
+    assert embeddings.parse_embeddings(200, body, count=3, dimension=2) == [[1, 1.5], [2, 2], [3, 3]]
 
 
 UNUSABLE = {
@@ -73,34 +74,34 @@ UNUSABLE = {
 @pytest.mark.parametrize("body", UNUSABLE.values(), ids=UNUSABLE.keys())
 def test_an_unusable_reply_is_one_typed_error(body: bytes) -> None:
     with pytest.raises(ModelReplyInvalid) as caught:
-        protocol.parse_embeddings(200, body, count=2, dimension=2, url="http://h/v1/embeddings")
+        embeddings.parse_embeddings(200, body, count=2, dimension=2, url="http://h/v1/embeddings")
     assert "http://h/v1/embeddings" in str(caught.value)
     assert len(str(caught.value)) < 400
 
 
 def test_vectors_of_different_lengths_are_refused_also_when_no_dimension_is_known() -> None:
     with pytest.raises(ModelReplyInvalid):
-        protocol.parse_embeddings(200, good(item(0, [1, 2]), item(1, [1, 2, 3])), count=2, dimension=None)
+        embeddings.parse_embeddings(200, good(item(0, [1, 2]), item(1, [1, 2, 3])), count=2, dimension=None)
 
 
 def test_an_absurd_dimension_is_refused() -> None:
-    body = good(item(0, [1] * (protocol.MAX_DIMENSION + 1)))
+    body = good(item(0, [1] * (embeddings.MAX_DIMENSION + 1)))
     with pytest.raises(ModelReplyInvalid):
-        protocol.parse_embeddings(200, body, count=1, dimension=None)
+        embeddings.parse_embeddings(200, body, count=1, dimension=None)
 
 
 @pytest.mark.parametrize("status", [401, 403, 408, 429, 502, 503, 504])
 def test_a_server_that_cannot_serve_now_is_unavailable(status: int) -> None:
     body = json.dumps({"error": {"message": "quota exceeded"}}).encode()
     with pytest.raises(ModelUnavailable, match=f"{status}: quota exceeded"):
-        protocol.parse_embeddings(status, body, count=1, dimension=None)
+        embeddings.parse_embeddings(status, body, count=1, dimension=None)
 
 
 @pytest.mark.parametrize("status", [201, 204, 301, 302, 307, 400, 404, 405, 418, 500])
 @pytest.mark.parametrize("body", [b"", b"<html>no</html>", b'{"error":{"message":"no"}}', b'{"detail":"no"}', b"[1]"])
 def test_any_other_status_is_an_invalid_reply(status: int, body: bytes) -> None:
     with pytest.raises(ModelReplyInvalid):
-        protocol.parse_embeddings(status, body, count=1, dimension=None)
+        embeddings.parse_embeddings(status, body, count=1, dimension=None)
 
 
 @pytest.mark.parametrize(
@@ -132,27 +133,27 @@ def test_a_text_that_is_too_long_is_told_apart_with_the_limit_the_server_names(
     status: int, error: dict[str, Any], limit: int | None
 ) -> None:
     with pytest.raises(InputTooLarge) as caught:
-        protocol.parse_embeddings(status, json.dumps(error).encode(), count=1, dimension=None)
+        embeddings.parse_embeddings(status, json.dumps(error).encode(), count=1, dimension=None)
     assert caught.value.limit == limit
 
 
 def test_what_a_server_says_is_short_and_printable_in_a_message() -> None:
     body = json.dumps({"error": {"message": "\x1b[31mred\x07\n\u202edetrever " + "x" * 10_000}}).encode()
     with pytest.raises(ModelReplyInvalid) as caught:
-        protocol.parse_embeddings(500, body, count=1, dimension=None)
+        embeddings.parse_embeddings(500, body, count=1, dimension=None)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 300
 
 
 def test_models_are_read_with_the_extras_of_llama_server() -> None:
     body = {"data": [{"id": "e5", "meta": {"n_ctx": 2048, "n_ctx_train": 512}}, {"id": "b"}]}
-    assert protocol.parse_models(200, json.dumps(body).encode()) == [ServedModel("e5", 512), ServedModel("b")]
+    assert server.parse_models(200, json.dumps(body).encode()) == [ServedModel("e5", 512), ServedModel("b")]
 
 
 @pytest.mark.parametrize("meta", [None, [], {"n_ctx": "512"}, {"n_ctx": True}, {"n_ctx": -1}, {"n_ctx": 10**9}])
 def test_extras_that_make_no_sense_are_left_out(meta: Any) -> None:
     body = json.dumps({"data": [{"id": "m", "meta": meta}]}).encode()
-    assert protocol.parse_models(200, body) == [ServedModel("m")]
+    assert server.parse_models(200, body) == [ServedModel("m")]
 
 
 @pytest.mark.parametrize(
@@ -160,11 +161,11 @@ def test_extras_that_make_no_sense_are_left_out(meta: Any) -> None:
 )
 def test_a_list_without_models_is_invalid(body: bytes) -> None:
     with pytest.raises(ModelReplyInvalid):
-        protocol.parse_models(200, body)
+        server.parse_models(200, body)
 
 
 def test_tokens_are_read() -> None:
-    assert protocol.parse_tokens(200, b'{"tokens":[0,5,2]}') == [0, 5, 2]
+    assert server.parse_tokens(200, b'{"tokens":[0,5,2]}') == [0, 5, 2]
 
 
 @pytest.mark.parametrize(
@@ -172,14 +173,14 @@ def test_tokens_are_read() -> None:
 )
 def test_odd_tokens_are_invalid(body: bytes) -> None:
     with pytest.raises(ModelReplyInvalid):
-        protocol.parse_tokens(200, body)
+        server.parse_tokens(200, body)
 
 
 def test_a_body_is_valid_json_whatever_the_text() -> None:
     odd = "a \ud800 b \udfff \0 \x1b \u2028 😀"
-    for body in (protocol.embeddings_body("m", [odd]), protocol.tokenize_body(odd)):
+    for body in (embeddings.embeddings_body("m", [odd]), server.tokenize_body(odd)):
         json.loads(body.decode("utf-8"))
-    cleaned = protocol.clean_text(odd)
+    cleaned = bodies.clean_text(odd)
     assert cleaned.encode()
     assert "\0" not in cleaned
     assert "😀" in cleaned

@@ -14,8 +14,9 @@ import httpx
 
 from trawl.deadline import Deadline
 from trawl.errors import ModelError, ModelReplyInvalid, ModelUnavailable, without_secrets
-from trawl.llama import protocol
-from trawl.llama.protocol import ServedModel
+from trawl.llama.protocol import embeddings, server
+from trawl.llama.protocol.replies import REPLY_BASE_BYTES
+from trawl.llama.protocol.server import ServedModel
 
 REQUEST_SECONDS = 60.0
 """One request may take no longer, whatever the call's own deadline (contract of the older system)."""
@@ -77,29 +78,29 @@ class LlamaClient:
         *,
         dimension: int | None = None,
     ) -> list[list[float]]:
-        """One vector for each input (a text or its tokens), in their order; see `protocol.parse_embeddings`."""
+        """One vector for each input (a text or its tokens), in their order; see `embeddings.parse_embeddings`."""
         url = _at(self._base, "/embeddings")
-        body = protocol.embeddings_body(model, inputs)
-        status, reply = await self._ask("POST", url, deadline, protocol.embeddings_reply_limit(len(inputs)), body)
-        return protocol.parse_embeddings(status, reply, count=len(inputs), dimension=dimension, url=url)
+        body = embeddings.embeddings_body(model, inputs)
+        status, reply = await self._ask("POST", url, deadline, embeddings.embeddings_reply_limit(len(inputs)), body)
+        return embeddings.parse_embeddings(status, reply, count=len(inputs), dimension=dimension, url=url)
 
     async def models(self, deadline: Deadline) -> list[ServedModel]:
         """The models it serves, at least one."""
         url = _at(self._base, "/models")
-        status, reply = await self._ask("GET", url, deadline, protocol.REPLY_BASE_BYTES)
-        return protocol.parse_models(status, reply, url)
+        status, reply = await self._ask("GET", url, deadline, REPLY_BASE_BYTES)
+        return server.parse_models(status, reply, url)
 
     async def tokenize(self, text: str, deadline: Deadline) -> list[int]:
         """The tokens of `text` with the special tokens around it (llama-server only)."""
         url = _at(self._root, "/tokenize")
         # A token has at least one byte of text, and its id and comma up to 8 characters.
-        limit = protocol.REPLY_BASE_BYTES + 32 * len(text)
-        status, reply = await self._ask("POST", url, deadline, limit, protocol.tokenize_body(text))
-        return protocol.parse_tokens(status, reply, url)
+        limit = REPLY_BASE_BYTES + 32 * len(text)
+        status, reply = await self._ask("POST", url, deadline, limit, server.tokenize_body(text))
+        return server.parse_tokens(status, reply, url)
 
     async def healthy(self, deadline: Deadline) -> bool:
         """Whether `/health` says that a model is loaded and ready."""
-        status, _ = await self._ask("GET", _at(self._root, "/health"), deadline, protocol.REPLY_BASE_BYTES)
+        status, _ = await self._ask("GET", _at(self._root, "/health"), deadline, REPLY_BASE_BYTES)
         return status == 200
 
     async def _ask(

@@ -12,7 +12,9 @@ from trawl.deadline import Deadline
 from trawl.errors import ModelError, ModelReplyInvalid, ModelUnavailable
 from trawl.llama.client import LlamaClient
 from trawl.llama.models import INSTALL_HINT, ModelSpec, embedded_missing, model_spec
-from trawl.llama.protocol import InputTooLarge, ServedModel, clean_text
+from trawl.llama.protocol.bodies import clean_text
+from trawl.llama.protocol.replies import InputTooLarge
+from trawl.llama.protocol.server import ServedModel
 from trawl.llama.server_process import Lease, lease_server
 from trawl.settings import Settings
 

@@ -1,0 +1,82 @@
+"""Body and reply of `POST /v1/embeddings`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from trawl.llama.protocol.bodies import json_body
+from trawl.llama.protocol.replies import REPLY_BASE_BYTES, invalid, reply_object
+
+MAX_DIMENSION = 16_384
+"""The largest models in use give vectors of 4,096 to 8,192 numbers."""
+BYTES_PER_NUMBER = 28
+"""A double in full precision with its comma, rounded up."""
+
+
+def embeddings_body(model: str, inputs: Sequence[str | list[int]]) -> bytes:
+    """Body of `POST /v1/embeddings`; an input is a text or its tokens."""
+    return json_body({"model": model, "input": list(inputs), "encoding_format": "float"})
+
+
+def embeddings_reply_limit(count: int) -> int:
+    """Bytes that a reply with `count` vectors may have."""
+    return REPLY_BASE_BYTES + count * MAX_DIMENSION * BYTES_PER_NUMBER
+
+
+def parse_embeddings(
+    status: int, body: bytes, *, count: int, dimension: int | None, url: str | None = None
+) -> list[list[float]]:
+    """The vectors in the order of the inputs, `count` of them, all of one length and finite.
+
+    Args:
+        status: HTTP status of the reply.
+        body: the whole reply.
+        count: how many inputs were sent.
+        dimension: the length every vector must have; None: any, but the same for all.
+        url: for messages.
+
+    Raises:
+        InputTooLarge: an input (or the batch) is too long for the server.
+        ModelUnavailable: it is loading, overloaded or wants another key.
+        ModelReplyInvalid: anything else.
+    """
+    data = reply_object(status, body, url).get("data")
+    if not isinstance(data, list):
+        invalid("its reply has no list `data`", url)
+    if len(data) != count:
+        invalid(f"{count} texts were sent, {len(data)} vectors came back", url)
+    vectors: list[list[float] | None] = [None] * count
+    for item in data:
+        index = item.get("index") if isinstance(item, dict) else None
+        if type(index) is not int or not 0 <= index < count:
+            invalid("a vector has no usable `index`", url)
+        if vectors[index] is not None:
+            invalid(f"two vectors have the index {index}", url)
+        vectors[index] = _vector(item.get("embedding"), url)
+    found = [v for v in vectors if v is not None]
+    expected = dimension or len(found[0]) if found else dimension
+    for vector in found:
+        if len(vector) != expected:
+            invalid(f"a vector has {len(vector)} numbers instead of {expected}", url)
+    return found
+
+
+def _vector(value: Any, url: str | None) -> list[float]:
+    if not isinstance(value, list) or not value:
+        invalid("a vector is missing or not a list", url)
+    if len(value) > MAX_DIMENSION:
+        invalid(f"a vector has {len(value)} numbers, more than {MAX_DIMENSION}", url)
+    # bool is an int to Python but not a number to JSON.
+    if not all(type(number) is float or type(number) is int for number in value):
+        invalid("a vector holds something that is not a number", url)
+    try:
+        vector = [float(number) for number in value]
+    except OverflowError:
+        invalid("a vector holds a number that is too large", url)
+    if not all(map(math.isfinite, vector)):
+        invalid("a vector holds a number that is not finite", url)
+    if not any(vector):
+        invalid("a vector is all zeros", url)
+    return vector
