@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from serve import serve_example
 
 from trawl import Engine
-from trawl.cli import exit_code, print_result
+from trawl.cli.ask import exit_code, print_result
 
 DEFAULT_QUERY = "How long may I wait at the hut when the red flag is up, and what does it cost?"
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from trawl.errors import UsageError
-from trawl.settings import Settings
+from trawl.settings import Settings, variable_of
 
 
 def test_environment_variables_carry_the_prefix_and_the_field_name():
@@ -72,4 +72,9 @@ def test_every_setting_is_explained_in_the_example_file():
 
     example = (Path(__file__).parents[1] / ".env.example").read_text()
     for name in Settings.model_fields:
-        assert f"TRAWL_{name.upper()}=" in example, f"{name} is missing"
+        assert f"\n#{variable_of(name)}=" in example, f"{name} is missing"
+
+
+def test_a_variable_others_share_has_their_name():
+    settings = Settings.from_env({"HF_ENDPOINT": "https://mirror.test/hub/", "TRAWL_HF_ENDPOINT": "https://other.test"})
+    assert settings.hf_endpoint == "https://mirror.test/hub"

@@ -13,8 +13,9 @@
     │   └── BrowserError        no browser, or the browser failed
     ├── ExtractionError         the page was brought back but could not be read
     │   └── UnsupportedContent  a type trawl does not read
-    └── ModelError              an embedding or rerank server
+    └── ModelError              an embedding, rerank or chat server
         ├── ModelUnavailable    nobody answers, or it is too slow
+        │   └── ModelBusy       our own queue before it turned the work away
         └── ModelReplyInvalid   it answered with something that cannot be used
 
 Every error says the stage it came from, the URL (without secrets), what happened, and what to do about it.
@@ -22,7 +23,7 @@ Every error says the stage it came from, the URL (without secrets), what happene
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from trawl.types import Outcome
@@ -35,6 +36,7 @@ __all__ = [
     "ExtractionError",
     "FetchError",
     "GuardRefused",
+    "ModelBusy",
     "ModelError",
     "ModelReplyInvalid",
     "ModelUnavailable",
@@ -152,6 +154,18 @@ class ModelError(TrawlError):
 
 class ModelUnavailable(ModelError):
     """No answer: nobody listens, it is still loading, or it did not answer in time."""
+
+
+BusyReason = Literal["queue_full", "wait_exceeded", "breaker_open"]
+
+
+class ModelBusy(ModelUnavailable):
+    """The queue before the server turned the work away, to keep the server well. `reason` says why: `queue_full`,
+    `wait_exceeded` (it stood in the queue too long), `breaker_open` (the server failed repeatedly)."""
+
+    def __init__(self, message: str, *, reason: BusyReason, url: str | None = None, hint: str = "") -> None:
+        super().__init__(message, url=url, hint=hint)
+        self.reason = reason
 
 
 class ModelReplyInvalid(ModelError):

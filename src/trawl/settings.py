@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
@@ -26,6 +27,8 @@ from trawl.types import Render
 log = logging.getLogger(__name__)
 
 PREFIX = "TRAWL_"
+NAMES = {"hf_endpoint": "HF_ENDPOINT"}
+"""Variables that have a name of their own, because other programs read them too."""
 
 
 def default_config_file() -> Path:
@@ -33,8 +36,20 @@ def default_config_file() -> Path:
     return Path(platformdirs.user_config_dir("trawl")) / "env"
 
 
+def _runtime_dir() -> Path:
+    with warnings.catch_warnings():
+        # Without XDG_RUNTIME_DIR a folder below /tmp does: what is put there is checked for its owner.
+        warnings.simplefilter("ignore")
+        return Path(platformdirs.user_runtime_dir("trawl"))
+
+
+def variable_of(field: str) -> str:
+    """The environment variable that sets a field."""
+    return NAMES.get(field, PREFIX + field.upper())
+
+
 class Settings(BaseModel):
-    """Every setting with its default; field `embed_url` is variable `TRAWL_EMBED_URL`."""
+    """Every setting with its default; field `embed_url` is variable `TRAWL_EMBED_URL` (see `variable_of`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -62,19 +77,64 @@ class Settings(BaseModel):
     embed_api_key: SecretStr | None = None
     embedded: bool = True
     """Start the embedded llama-server when no endpoint answers and `trawl[embedded]` is installed."""
+    embed_cache_ttl: int = Field(default=3600, ge=0)
+    """Seconds a vector is kept after its last use; 0: none is kept."""
+    embed_cache_max_mb: int = Field(default=512, ge=0)
+    """Size of the vectors kept, in MB; 0: none is kept."""
     chunk_budget: int = 100
     """How many chunks BM25 lets through to the embedder; 0 or less: all."""
-    cache_dir: Path = Field(default_factory=lambda: Path(platformdirs.user_cache_dir("trawl")))
-    """Where converted models are kept."""
 
-    @field_validator("embed_url")
+    rerank_url: str | None = None
+    """Base URL of a server with `/rerank`; None: localhost:8083/v1 if what answers there checks out."""
+    rerank_model: str = "bge-reranker-v2-m3"
+    rerank_api_key: SecretStr | None = None
+    rerank_include_title: bool = True
+    """Give the reranker the page title with each piece."""
+    rerank_max_docs: int = 30
+    """Pieces sent to the reranker; 0 or less: all."""
+    rerank_max_per_doc_chars: int = 1500
+    """Characters of one piece; 0 or less: all."""
+    rerank_max_chars: int = 40_000
+    """Characters of question and pieces together; 0 or less: all."""
+
+    hyde_url: str | None = None
+    """Base URL of a chat server for `use_hyde`; None: localhost:8082/v1."""
+    hyde_model: str = "gemma"
+    hyde_api_key: SecretStr | None = None
+    hyde_slot: int | None = Field(default=None, ge=0)
+    """The llama-server slot it is pinned to."""
+
+    vlm_url: str | None = None
+    """Base URL of a vision server; None: there is none."""
+    vlm_model: str = "gemma"
+    vlm_api_key: SecretStr | None = None
+    vlm_slot: int | None = Field(default=None, ge=0)
+    """The llama-server slot it is pinned to."""
+
+    max_inflight: int = Field(default=2, ge=1)
+    """Pieces of work a model server is given at once."""
+    queue_depth: int = Field(default=8, ge=0)
+    """How many may wait for it; who comes later is turned away at once."""
+    queue_wait: float = Field(default=20.0, ge=0)
+    """Seconds one may wait."""
+
+    hf_endpoint: str = "https://huggingface.co"
+    """Where `trawl models pull` gets its files (environment variable `HF_ENDPOINT`, as everybody calls it)."""
+    cache_dir: Path = Field(default_factory=lambda: Path(platformdirs.user_cache_dir("trawl")))
+    """Where models are kept."""
+    store_path: Path = Field(default_factory=lambda: Path(platformdirs.user_cache_dir("trawl")) / "store.sqlite3")
+    """The one file everything else that is kept lies in."""
+    runtime_dir: Path = Field(default_factory=_runtime_dir)
+    """Where the processes of this user find the embedded server they share; must be on this machine."""
+
+    @field_validator("embed_url", "rerank_url", "hyde_url", "vlm_url", "hf_endpoint")
     @classmethod
     def _http_only(cls, value: str | None) -> str | None:
         if value and not value.startswith(("http://", "https://")):
             raise ValueError("must begin with http:// or https://")
         return value.rstrip("/") if value else None
 
-    @field_validator("ca_file", "browser", "cache_dir")
+    @field_validator("ca_file", "browser", "cache_dir", "store_path", "runtime_dir")
     @classmethod
     def _home_expanded(cls, value: Path | None) -> Path | None:
         return value.expanduser() if value else value
@@ -93,11 +153,8 @@ class Settings(BaseModel):
         environ = os.environ if environ is None else environ
         named = config_file or (Path(environ["TRAWL_ENV_FILE"]) if environ.get("TRAWL_ENV_FILE") else None)
         values = {**_read_config(named), **environ}
-        given = {
-            name: values[PREFIX + name.upper()].strip()
-            for name in cls.model_fields
-            if values.get(PREFIX + name.upper(), "").strip()
-        }
+        variables = {name: variable_of(name) for name in cls.model_fields}
+        given = {name: values[v].strip() for name, v in variables.items() if values.get(v, "").strip()}
         return cls._dropping_invalid(given)
 
     @classmethod
@@ -108,7 +165,7 @@ class Settings(BaseModel):
             wrong = {str(e["loc"][0]): e["msg"] for e in error.errors()}
         for name, message in wrong.items():
             # The value itself may be a secret: name the variable only.
-            log.warning("%s%s is ignored, the default holds: %s", PREFIX, name.upper(), message)
+            log.warning("%s is ignored, the default holds: %s", variable_of(name), message)
         return cls.model_validate({k: v for k, v in given.items() if k not in wrong})
 
 

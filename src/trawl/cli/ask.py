@@ -1,78 +1,39 @@
-"""The command line: `trawl URL "question"`, `trawl extract FILE`.
-
-Exit codes: 0 pieces were found, 1 no pieces or an outcome other than ok and truncated, 2 wrong usage, 3 refused by the
-guard, 4 the network failed, 5 an internal error.
-"""
+"""`trawl URL "question"` and `trawl extract FILE`: the pieces that answer, on the terminal or as JSON."""
 
 from __future__ import annotations
 
-import io
-import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from trawl.asking import DEFAULT_MAX_TOKENS
+from trawl.cli.common import (
+    INTERNAL,
+    NETWORK,
+    NOTHING,
+    OK,
+    REFUSED,
+    AsJson,
+    ConfigFile,
+    Verbose,
+    log_to_stderr,
+    progress,
+    settings_from,
+    usage_errors,
+)
 from trawl.errors import UsageError
 from trawl.safety.framing import showable, showable_json, showable_line
 from trawl.types import PipelineResult, to_dict
 
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-OK, NOTHING, USAGE, REFUSED, NETWORK, INTERNAL = range(6)
-
 _LARGEST_FILE = 10 * 2**20
-
-
-class _QuestionFirst(typer.core.TyperGroup):
-    """Lets `trawl URL "question"` stand beside the named commands: what is no command is a question."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own = {"--help", "--version", "--install-completion", "--show-completion"}
-        if args and args[0] not in self.commands and args[0] not in own:
-            args = ["ask", *args]
-        return super().parse_args(ctx, args)
-
-
-app = typer.Typer(
-    cls=_QuestionFirst,
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help='Find the pieces of a page that answer a question: trawl URL "question".',
-)
 
 MaxTokens = Annotated[int, typer.Option(help="What the pieces may cost, headings included.")]
 MaxPieces = Annotated[int | None, typer.Option("-k", help="At most so many pieces.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")]
 AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Print the pieces as Markdown.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print what was done and how long it took.")]
-ConfigFile = Annotated[Path | None, typer.Option(help="Settings file to read instead of your own.")]
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        from trawl import __version__
-
-        typer.echo(f"trawl {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = (
-        False
-    ),
-) -> None:
-    pass
-
-
-@app.command("ask")
 def ask(
     url: Annotated[str, typer.Argument(help="One page; https:// may be left out.")],
     query: Annotated[str | None, typer.Argument(help="Without a question: the main content, in order.")] = None,
@@ -91,19 +52,18 @@ def ask(
     """Fetch a page and print the pieces that answer the question."""
     from trawl.engine import Engine
 
-    _log(verbose)
+    log_to_stderr(verbose)
     if "://" not in url:
         url = f"https://{url}"
     with (
-        _usage_errors(),
-        Engine(_settings(config), allow_private=allow_private or ()) as engine,
-        _progress(f"reading {showable_line(url)}"),
+        usage_errors(),
+        Engine(settings_from(config), allow_private=allow_private or ()) as engine,
+        progress(f"reading {showable_line(url)}"),
     ):
         result = engine.fetch_relevant(url, query, k=k, max_tokens=max_tokens, render=render, timeout=timeout)
     _finish(result, as_json, as_markdown, verbose)
 
 
-@app.command("extract")
 def extract(
     file: Annotated[Path, typer.Argument(help="A saved page (HTML, Markdown, PDF, JSON, XML, text); - for stdin.")],
     url: Annotated[str, typer.Option(help="Where the page came from, for its links.")] = "",
@@ -120,10 +80,10 @@ def extract(
     from trawl.engine import Engine
     from trawl.extraction.media_types import type_of_name
 
-    _log(verbose)
-    with _usage_errors():
+    log_to_stderr(verbose)
+    with usage_errors():
         body = _read(file)
-        with Engine(_settings(config)) as engine:
+        with Engine(settings_from(config)) as engine:
             result = engine.extract_relevant(
                 body,
                 query,
@@ -202,44 +162,3 @@ def _read(file: Path) -> bytes:
     if len(body) > _LARGEST_FILE:
         raise UsageError(f"{file} is larger than {_LARGEST_FILE // 2**20} MB")
     return body
-
-
-def _settings(config: Path | None) -> Any:
-    from trawl.settings import Settings
-
-    return Settings.from_env(config_file=config)
-
-
-@contextmanager
-def _usage_errors() -> Iterator[None]:
-    """Turns a UsageError into a message and exit code 2."""
-    try:
-        yield
-    except UsageError as error:
-        typer.echo(showable_line(str(error)), err=True)
-        raise typer.Exit(USAGE) from error
-
-
-def _progress(what: str) -> AbstractContextManager[object]:
-    """A spinner on standard error when a person is watching."""
-    if not sys.stderr.isatty():
-        return nullcontext()
-    from rich.console import Console
-    from rich.markup import escape
-
-    return Console(stderr=True).status(escape(what))
-
-
-def _log(verbose: bool) -> None:
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs whole URLs, secrets included
-
-
-def main() -> None:
-    """Entry point of the `trawl` command."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a page may hold what the terminal's encoding does not
-    app()

@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from trawl.cli import INTERNAL, NETWORK, NOTHING, OK, REFUSED, exit_code, print_result
+from trawl.cli.ask import exit_code, print_result
+from trawl.cli.common import INTERNAL, NETWORK, NOTHING, OK, REFUSED
 from trawl.types import PipelineResult
 
 PAGE = "<title>Hut</title><main><h1>Hut</h1><h2>Wood</h2><p>" + "The stove burns birch wood only. " * 6 + "</p></main>"
