@@ -16,7 +16,7 @@ import trawl
 from tests.replay import SlowFirstByte, bomb
 from trawl.deadline import Deadline
 from trawl.errors import EngineError, FetchError, GuardRefused, UsageError
-from trawl.llama.models import embedded_missing
+from trawl.llama.weights import embedded_missing
 from trawl.net.chromium import find_browser
 from trawl.settings import Settings
 

@@ -14,8 +14,8 @@ import pytest
 
 from trawl.deadline import Deadline
 from trawl.llama import embedder as embedder_module
-from trawl.llama.models import embedded_missing
 from trawl.llama.server_process import Lease, lease_server
+from trawl.llama.weights import embedded_missing
 from trawl.settings import Settings
 
 NOBODY = "http://127.0.0.1:9/v1"

@@ -15,7 +15,7 @@ from tests.llama.conftest import NOBODY, bag_of_letters, reply, vectors
 from trawl.deadline import Deadline
 from trawl.errors import ModelReplyInvalid, ModelUnavailable
 from trawl.llama import embedder as embedder_module
-from trawl.llama import models
+from trawl.llama import weights
 from trawl.llama.client import LlamaClient
 from trawl.llama.embedder import Embedder, open_embedder
 from trawl.llama.server_process import Lease
@@ -155,7 +155,7 @@ async def test_a_chat_server_on_the_default_port_gets_no_text_when_it_lists_no_m
 
 
 async def test_without_the_extra_there_is_no_embedder_and_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "find_spec", lambda _: None)
+    monkeypatch.setattr(weights, "find_spec", lambda _: None)
     embedder, why = await open_embedder(Settings(), Deadline.after(5))
     assert embedder is None
     assert "not installed" in why
@@ -164,7 +164,7 @@ async def test_without_the_extra_there_is_no_embedder_and_a_sentence(monkeypatch
 
 
 async def test_no_time_left_gives_no_embedder_instead_of_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "find_spec", lambda _: None)
+    monkeypatch.setattr(weights, "find_spec", lambda _: None)
     assert (await open_embedder(Settings(embed_url=NOBODY), Deadline.after(0)))[0] is None
 
 

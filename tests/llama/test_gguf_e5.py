@@ -8,7 +8,8 @@ import struct
 import pytest
 
 from trawl.llama import gguf_e5
-from trawl.llama.models import E5_SHA256, _e5_source, embedded_missing
+from trawl.llama.models import E5_SHA256
+from trawl.llama.weights import _e5_source, embedded_missing
 
 needs_weights = pytest.mark.skipif(bool(embedded_missing()), reason=embedded_missing() or "installed")
 

