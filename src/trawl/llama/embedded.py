@@ -1,23 +1,29 @@
-"""The embedded llama-server as a program: `python -m trawl.llama.embedded`. Runs in a process of its own.
+"""A small llama-server as a program: `python -m trawl.llama.embedded`.
 
-It serves the real llama.cpp HTTP server (through `xllamacpp`) with multilingual-e5-small on a loopback port. A process
-of its own, because the library holds the interpreter's lock while it loads, and because a crash of native code must not
-be the caller's crash.
+It serves the real llama.cpp HTTP server (through `xllamacpp`) under llama-server's own flags; without `--model` it
+serves multilingual-e5-small, the model that comes with `trawl[embedded]`. It is a process of its own because the
+library holds the interpreter's lock while it loads, and because a crash of native code must not be the caller's crash.
 
-On its own it serves until Ctrl-C, with the key of `TRAWL_EMBED_API_KEY` if that is set. With `--leased` (how
-`server_process` starts it) the first line of stdin is the key, a report goes to stdout when it is ready or has failed,
-and it ends at once when stdin does: the other end is held by the parent alone, so however the parent ends, this ends.
+This file holds the command line, its translation into llama.cpp's parameters, and how the process ends.
+
+With `--leased` (how `server_process` starts it) the first line of stdin is the key, a report goes to stdout when it is
+ready or has failed, and it ends at once when stdin does: the other end is held by the parent alone, so however the
+parent ends, this ends.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import fcntl
 import json
 import os
 import select
 import signal
+import socket
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,61 +35,284 @@ from trawl.llama.weights import INSTALL_HINT, ensure_e5
 
 REPORT = b"@trawl "
 """Begins the line that tells the parent: `{"url": …}` or `{"error": …}`."""
-MAX_TOKENS = 512
-"""What multilingual-e5-small was trained on; also the batch, because an input must fit into one."""
+E5_TOKENS = 512
+"""What multilingual-e5-small was trained on; also its batch, because an input must fit into one."""
+E5_PORT, LLAMA_SERVER_PORT = 8081, 8080
 PARENT_CHECK_MS = 500
 MAX_THREADS = 8
-"""The model's matrices have 384 columns: too small to share out among more."""
+"""By default. The matrices of small models are too small to share out among more."""
+MAX_SLOTS = 256
+"""llama.cpp's own limit (LLAMA_MAX_SEQ)."""
+KEY_VARIABLE = "TRAWL_EMBED_API_KEY"
+
+DESCRIPTION = """\
+A small llama-server: the HTTP API of llama.cpp, with the flags of llama-server that matter most.
+Without --model it serves multilingual-e5-small for embeddings."""
+EXAMPLES = f"""\
+examples:
+  python -m trawl.llama.embedded
+  python -m trawl.llama.embedded -m chat.gguf -c 8192 -np 2
+  python -m trawl.llama.embedded -m bge-m3.gguf --embedding -ub 8192 --port 8081
+  python -m trawl.llama.embedded -m bge-reranker.gguf --reranking --port 8083
+
+A key that clients must send is best given as {KEY_VARIABLE}: other users of the machine can read
+command lines. It ends at once on Ctrl-C or SIGTERM, whatever it is doing."""
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
     """Serves until told to stop; see the module's docstring."""
-    options = _options(argv)
-    key = _lease() if options.leased else os.environ.get("TRAWL_EMBED_API_KEY", "")
-    try:
-        server = _serve(ensure_e5(options.cache_dir), options.host, options.port, options.threads, key)
-    except ModelUnavailable as error:
-        _tell(options.leased, error=error.message)
-        os._exit(1)
-    _tell(options.leased, url=server.listening_address)
+    options = parse_options(argv, os.environ)
+    # A shell that starts it in the background has SIGINT ignored. Until the model is loaded no Python code can run:
+    # the system itself ends the process.
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     if options.leased:
+        options.api_key = _lease()
+    try:
+        server = start_server(options)
+    except ModelUnavailable as error:
+        _tell(options.leased, error=f"{error.message}. {error.hint}".rstrip(". ") + ".")
+        os._exit(1)
+    if options.leased:
+        _tell(True, url=server.listening_address)
         _wait_for_end_of_stdin()
     else:
-        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+        stopped = _stop_signals()
+        _tell(False, url=server.listening_address, model=options.alias)
+        select.select([stopped], [], [])
     # Not by way of the server's destructor: it waits for open streams, up to 30 s.
     os._exit(0)
 
 
-def _options(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("trawl.llama.embedded", description="A small llama-server for embeddings.")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8081, help="0: any free one (default: 8081)")
-    parser.add_argument("--threads", type=int, default=_threads(), help="default: %(default)s")
-    parser.add_argument(
-        "--cache-dir",
-        type=Path,
-        default=Path(platformdirs.user_cache_dir("trawl")),
-        help="where the converted model is kept (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--leased", action="store_true", help="live as long as stdin is open; its first line is the key"
-    )
+# The command line
+
+
+def parse_options(argv: list[str] | None, environ: os._Environ[str] | dict[str, str]) -> argparse.Namespace:
+    """The options, checked and with every default filled in; a mistake ends the program with a usage message."""
+    parser = _parser()
     options = parser.parse_args(argv)
-    if not options.leased:
-        # Blocked before the server starts its threads, so that `sigwait` gets them.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    if options.model is None:
+        for name in ("mmproj", "rerank", "pooling"):
+            if getattr(options, name):
+                parser.error(f"--{name} needs a --model")
+        options.embedding = True
+    if options.rerank and options.pooling not in (None, "rank"):
+        parser.error("--rerank goes with --pooling rank only")
+    if options.api_key == "":
+        parser.error("--api-key is empty")
+    key = options.api_key or environ.get(KEY_VARIABLE, "")
+    if not key.isascii() or not key.isprintable() or " " in key:
+        parser.error("the API key may have only printable ASCII characters and no spaces")
+    options.api_key = key
+    options.alias = options.alias or (options.model.name if options.model else E5_NAME)
+    if options.port is None:
+        options.port = LLAMA_SERVER_PORT if options.model else E5_PORT
     return options
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m trawl.llama.embedded",
+        usage="%(prog)s [options]",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    switch = argparse.BooleanOptionalAction
+
+    model = parser.add_argument_group("model")
+    model.add_argument("-m", "--model", type=Path, metavar="GGUF", help="the model's file")
+    model.add_argument("--mmproj", type=Path, metavar="GGUF", help="the projector of a vision model")
+    model.add_argument("-a", "--alias", metavar="NAME", help="its name in the API (default: the file's name)")
+    model.add_argument("--cache-dir", type=Path, metavar="DIR", default=Path(platformdirs.user_cache_dir("trawl")))
+    model.description = "--cache-dir is where the model that comes with trawl[embedded] is kept."
+
+    task = parser.add_argument_group("what it does (default: chat and completion)")
+    task.add_argument("--embedding", "--embeddings", action="store_true", help="serve embeddings only")
+    task.add_argument("--rerank", "--reranking", action="store_true", help="serve reranking only")
+    task.add_argument("--pooling", choices=("none", "mean", "cls", "last", "rank"), help="default: the model's own")
+    task.add_argument("--jinja", action=switch, default=True, help="use the model's own chat template")
+
+    address = parser.add_argument_group("address and access")
+    address.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
+    address.add_argument(
+        "--port", type=_number(0, 65535), metavar="N", help=f"0: any free one (default: {LLAMA_SERVER_PORT}, "
+        f"without --model {E5_PORT})"
+    )  # fmt: skip
+    address.add_argument("--api-key", metavar="KEY", help=f"visible to others in the process list: see {KEY_VARIABLE}")
+    address.add_argument("--slots", action=switch, default=True, help="serve /slots, which shows what is being done")
+    address.add_argument("--props", action="store_true", help="let clients change properties by POST /props")
+    address.add_argument("--metrics", action="store_true", help="serve /metrics for Prometheus")
+
+    size = parser.add_argument_group("size")
+    count = _number(1, 2**20)
+    size.add_argument(
+        "-c", "--ctx-size", type=_number(0, 2**24), default=0, metavar="N", help="tokens, shared out over the slots "
+        "(default: the model's own)"
+    )  # fmt: skip
+    size.add_argument("-b", "--batch-size", type=count, metavar="N", help="tokens taken up at once (default: 2048)")
+    size.add_argument(
+        "-ub", "--ubatch-size", type=count, metavar="N", help="tokens computed at once; an input to embed or rerank "
+        "must fit (default: 512)"
+    )  # fmt: skip
+    size.add_argument(
+        "-np", "--parallel", type=_number(1, MAX_SLOTS), default=1, metavar="N", help="slots (default: %(default)s)"
+    )
+    size.add_argument(
+        "-t", "--threads", type=_number(1, 512), default=_threads(), metavar="N", help="default: %(default)s"
+    )
+    size.add_argument("-tb", "--threads-batch", type=_number(1, 512), metavar="N", help="default: as --threads")
+    size.add_argument("--warmup", action=switch, default=True, help="one empty run before it is ready")
+
+    parser.add_argument("-v", "--verbose", action="store_true", help="llama.cpp's own log on stderr")
+    parser.add_argument("--leased", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def _number(least: int, most: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{value} is not between {least} and {most}")
+        return value
+
+    return number
 
 
 def _threads() -> int:
     """Processors for this process; a container's quota counts, as threads beyond it only wait for each other."""
-    processors = len(os.sched_getaffinity(0))
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         processors = min(processors, -(-int(quota) // int(period)))
     except (OSError, ValueError):  # no such file, or "max"
         pass
     return max(1, min(processors, MAX_THREADS))
+
+
+# The server
+
+
+def start_server(options: argparse.Namespace) -> Any:
+    """The running server; its `listening_address` says where.
+
+    Raises:
+        ModelUnavailable: the library cannot run here, the model cannot be loaded, or the address is not free.
+    """
+    xllamacpp = _library()
+    for path in (options.model, options.mmproj):
+        _check_gguf(path)
+    model = options.model or ensure_e5(options.cache_dir)
+    try:
+        return xllamacpp.Server(_parameters(xllamacpp, options, model))
+    except RuntimeError:
+        # Which of the two it was, llama.cpp says in its log only.
+        _check_address(options.host, options.port)
+        files = f"{model.name} with {options.mmproj.name}" if options.mmproj else model.name
+        raise ModelUnavailable(
+            f"llama.cpp cannot load {files}: damaged, of an unknown kind, or too large for the memory left",
+            hint="--verbose shows its own account.",
+        ) from None
+
+
+def _library() -> Any:
+    if sys.platform == "linux" and os.uname().machine == "x86_64":
+        with suppress(OSError):
+            # Without AVX2 the library would end the process by an illegal instruction.
+            if " avx2" not in Path("/proc/cpuinfo").read_text():
+                raise ModelUnavailable("this processor lacks AVX2, which the embedded llama.cpp needs")
+    # Before the library loads: idle OpenMP threads that spin took 6 of 7 embeddings per second on two busy cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    try:
+        import xllamacpp
+    except ImportError as error:
+        hint = "Install libgomp1 (libgomp on some systems)." if "libgomp" in str(error) else INSTALL_HINT
+        raise ModelUnavailable(f"xllamacpp cannot be loaded: {error}", hint=hint) from error
+    return xllamacpp
+
+
+def _parameters(xllamacpp: Any, options: argparse.Namespace, model: Path) -> Any:
+    """What llama-server makes of the same flags."""
+    params = xllamacpp.CommonParams()
+    params.model.path = str(model)
+    params.model_alias = {options.alias}
+    params.hostnames, params.port = [options.host], options.port
+    params.api_keys = [options.api_key] if options.api_key else []
+    # llama.cpp's default lets any page in a browser on this machine read the replies.
+    params.cors_origins = ""
+    params.n_parallel = options.parallel
+    params.n_ctx = options.ctx_size
+    params.n_batch = options.batch_size or params.n_batch
+    params.n_ubatch = options.ubatch_size or params.n_ubatch
+    if options.mmproj:
+        params.mmproj.path = str(options.mmproj)
+    if options.model is None:
+        # One slot by default: two and four gave the same 18 chunks/s on two cores and took 240 MB more.
+        params.n_ctx = options.ctx_size or E5_TOKENS * options.parallel
+        params.n_ubatch = options.ubatch_size or E5_TOKENS
+    pooling = options.pooling or ("rank" if options.rerank else None)
+    if pooling:
+        params.pooling_type = getattr(xllamacpp.llama_pooling_type, f"LLAMA_POOLING_TYPE_{pooling.upper()}")
+    params.embedding = options.embedding or options.rerank
+    if params.embedding:
+        # Every token of an input is an output here: it is computed in one piece or not at all.
+        params.n_batch = params.n_ubatch
+    params.cpuparams.n_threads = options.threads
+    params.cpuparams_batch.n_threads = options.threads_batch or options.threads
+    params.use_jinja = options.jinja
+    params.warmup = options.warmup and options.model is not None
+    params.endpoint_slots, params.endpoint_props = options.slots, options.props
+    params.endpoint_metrics = options.metrics
+    params.ui = False
+    # 0 is silent, 3 what llama-server prints. Its errors repeat in many lines what is said here in one.
+    params.verbosity = 3 if options.verbose else 0
+    return params
+
+
+def _check_gguf(path: Path | None) -> None:
+    if path is None:
+        return
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise ModelUnavailable(f"the model file {path} cannot be read: {error.strerror}") from error
+    if magic != b"GGUF":
+        raise ModelUnavailable(f"{path} is not a model file in GGUF format")
+
+
+def _check_address(host: str, port: int) -> None:
+    """Raises `ModelUnavailable` when nobody could listen there now."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ModelUnavailable(
+                f"port {port} of {host} is in use already", hint="Give another --port; 0 takes any free one."
+            ) from None
+        raise ModelUnavailable(f"it cannot listen on {host}, port {port}: {error.strerror}") from None
+
+
+# How it ends
+
+
+def _stop_signals() -> int:
+    """From here on SIGINT and SIGTERM make the returned file readable.
+
+    Not `sigwait`, which needs them blocked, also while the model loads: then nothing could end it.
+    """
+    stopped, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    # Whichever of the server's threads gets the signal, the interpreter writes its number here.
+    signal.set_wakeup_fd(wakeup)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    return stopped
 
 
 def _lease() -> str:
@@ -111,41 +340,14 @@ def _stdin_ended(wait_ms: int) -> bool:
     return bool(poll.poll(wait_ms))
 
 
-def _serve(model: Path, host: str, port: int, threads: int, key: str) -> Any:
-    # Before the library loads: idle OpenMP threads that spin took 6 of 7 embeddings per second on two busy cores.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    try:
-        import xllamacpp
-    except ImportError as error:
-        raise ModelUnavailable(f"xllamacpp cannot be loaded: {error}", hint=INSTALL_HINT) from error
-    params = xllamacpp.CommonParams()
-    params.model.path = str(model)
-    params.model_alias = {E5_NAME}
-    params.hostnames = [host]
-    params.port = port
-    params.api_keys = [key] if key else []
-    params.embedding = True
-    # One slot: two and four gave the same 18 chunks/s on two cores and took 240 MB more.
-    params.n_parallel = 1
-    params.n_ctx = params.n_batch = params.n_ubatch = MAX_TOKENS
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    params.warmup = False
-    params.ui = False
-    params.endpoint_slots = False
-    params.verbosity = 2
-    try:
-        return xllamacpp.Server(params)
-    except RuntimeError as error:
-        raise ModelUnavailable(f"llama.cpp did not start: {error}") from error
-
-
 def _tell(leased: bool, **report: str) -> None:
     if leased:
         os.write(1, b"\n" + REPORT + json.dumps(report).encode() + b"\n")
     elif "error" in report:
-        print(report["error"], file=sys.stderr)
+        print(report["error"], file=sys.stderr, flush=True)
     else:
-        print(f"listening on {report['url']} with {E5_NAME}", flush=True)
+        with suppress(OSError):  # whoever started it may not be reading any more
+            print(f"listening on {report['url']} with {report['model']}", flush=True)
 
 
 if __name__ == "__main__":
