@@ -1,74 +1,99 @@
-"""One HTTP client for one model server. It follows no redirect, asks no environment for a proxy, reads no more than a
-reply may have, and its addresses come from settings only: page data never reaches it, which is why the page guard
+"""The client of one model server: one method per endpoint, each one HTTP exchange between a body and a parser of
+`trawl.llama.protocol`. Its addresses come from settings only: page data never reaches it, which is why the page guard
 (which would refuse loopback) is not asked."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
-from ssl import SSLContext
+from typing import TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
 from trawl.deadline import Deadline
 from trawl.errors import ModelError, ModelReplyInvalid, ModelUnavailable, without_secrets
-from trawl.llama.protocol import embeddings, server
-from trawl.llama.protocol.replies import REPLY_BASE_BYTES
-from trawl.llama.protocol.server import ServedModel
+from trawl.llama.protocol.chat import ChatReply, ChatRequest, Delta, ReplyReader, chat_body
+from trawl.llama.protocol.embeddings import embeddings_body, embeddings_reply_limit, parse_embeddings
+from trawl.llama.protocol.replies import REPLY_BASE_BYTES, InputTooLarge, KeyRefused, reply_object
+from trawl.llama.protocol.rerank import parse_rerank, rerank_body, rerank_reply_limit
+from trawl.llama.protocol.server import (
+    Props,
+    ServedModel,
+    Slot,
+    parse_models,
+    parse_props,
+    parse_slots,
+    parse_tokens,
+    tokenize_body,
+)
+from trawl.llama.transport import Answer, Transport
+
+T = TypeVar("T")
 
 REQUEST_SECONDS = 60.0
-"""One request may take no longer, whatever the call's own deadline (contract of the older system)."""
-KEEPALIVE_SECONDS = 2.0
-"""llama-server closes idle connections after 5 s; one must not be reused while it does."""
+"""One request may take no longer, whatever the call's own deadline (contract of the older system). A chat streams, and
+may take what its deadline gives."""
+RERANK_SECONDS = 30.0
+"""The same for one list of documents (contract of the older system)."""
+STALL_SECONDS = 30.0
+"""A stream that says nothing for so long in its middle has died. A server on a busy machine pauses for seconds when it
+reads somebody else's long prompt; before the first piece only the deadline counts."""
 
 
 class LlamaClient:
     """Talks to the server at `base_url`, e.g. `http://localhost:8081/v1` (`/v1` is added where there is no path).
 
     It belongs to the event loop that first uses it. Every call is given a `Deadline` and raises `ModelUnavailable` or
-    `ModelReplyInvalid`, nothing else; time that runs out is `ModelUnavailable` too.
+    `ModelReplyInvalid`, nothing else; time that runs out is `ModelUnavailable` too. What only llama-server has is asked
+    for once: a server that does not have it is remembered as lacking it.
 
     Args:
         base_url: where the API begins.
         api_key: sent as a bearer token.
         ca_file: PEM file of authorities trusted besides the usual ones.
+        setting: what the settings of this server begin with, for hints: `TRAWL_EMBED` of `TRAWL_EMBED_URL`.
     """
 
-    def __init__(self, base_url: str, api_key: str | None = None, *, ca_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        *,
+        ca_file: Path | None = None,
+        setting: str = "TRAWL_EMBED",
+    ) -> None:
+        self._setting = setting
+        self._key = api_key
         try:
             parts = urlsplit(base_url)
             httpx.URL(base_url)
-        except (ValueError, httpx.InvalidURL) as error:
-            raise ModelUnavailable(
-                f"the server's address is not a URL: {error}", hint="Check TRAWL_EMBED_URL."
-            ) from None
+        except (ValueError, httpx.InvalidURL):
+            # What the parsers say quotes the address, and so a password in it.
+            raise ModelUnavailable("the server's address is not a URL", hint=f"Check {setting}_URL.") from None
+        if api_key and not (api_key.isascii() and api_key.isprintable()):
+            raise ModelUnavailable("the API key is not plain ASCII", hint=f"Check {setting}_API_KEY.")
         path = parts.path.rstrip("/") or "/v1"
         self._base = parts._replace(path=path, fragment="")
         self._root = parts._replace(path=path.removesuffix("/v1"), fragment="")
         self.label = without_secrets(self._base.geturl())
         """The address, fit for messages."""
-        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        self._lacking: set[str] = set()
+        """Endpoints it does not have."""
+        self._plain_chat = False
+        """It refuses chats with the fields of llama-server."""
+        headers = {"Accept": "application/json"}
         if api_key:
             headers["Authorization"] = f"Bearer {api_key}"
         try:
-            self._http = httpx.AsyncClient(
-                # Loading the certificate store takes 20 ms and more: only where it is needed.
-                verify=_tls(ca_file) if parts.scheme == "https" else False,
-                headers=headers,
-                trust_env=False,
-                follow_redirects=False,
-                timeout=None,  # noqa: S113 (every request runs inside asyncio.timeout)
-                limits=httpx.Limits(max_connections=8, keepalive_expiry=KEEPALIVE_SECONDS),
-            )
+            self._transport = Transport(headers, tls=parts.scheme == "https", ca_file=ca_file)
         except OSError as error:
             raise ModelUnavailable(f"the authorities in {ca_file} cannot be read: {error}") from error
-        except UnicodeEncodeError:
-            raise ModelUnavailable("the API key is not plain ASCII", hint="Check TRAWL_EMBED_API_KEY.") from None
 
     async def aclose(self) -> None:
-        await self._http.aclose()
+        """Closes all connections; calls after that raise `ModelUnavailable`. May be called again."""
+        await self._transport.aclose()
 
     async def embed(
         self,
@@ -78,30 +103,134 @@ class LlamaClient:
         *,
         dimension: int | None = None,
     ) -> list[list[float]]:
-        """One vector for each input (a text or its tokens), in their order; see `embeddings.parse_embeddings`."""
+        """One vector for each input (a text or its tokens), in their order; see `parse_embeddings`."""
         url = _at(self._base, "/embeddings")
-        body = embeddings.embeddings_body(model, inputs)
-        status, reply = await self._ask("POST", url, deadline, embeddings.embeddings_reply_limit(len(inputs)), body)
-        return embeddings.parse_embeddings(status, reply, count=len(inputs), dimension=dimension, url=url)
+        body = embeddings_body(model, inputs)
+        limit = embeddings_reply_limit(len(inputs))
+        status, reply = await self._ask("POST", url, deadline, limit, body)
+        with self._reported():
+            return parse_embeddings(status, reply, count=len(inputs), dimension=dimension, url=url)
+
+    async def rerank(self, model: str, query: str, documents: Sequence[str], deadline: Deadline) -> list[float]:
+        """How relevant each document is to the query, in their order; see `parse_rerank`."""
+        if not documents:
+            return []
+        url = _at(self._base, "/rerank")
+        body = rerank_body(model, query, documents)
+        limit = rerank_reply_limit(body, len(documents))
+        status, reply = await self._ask("POST", url, deadline.sooner(RERANK_SECONDS), limit, body)
+        with self._reported():
+            return parse_rerank(status, reply, count=len(documents), url=url)
+
+    @asynccontextmanager
+    async def chat(self, request: ChatRequest, deadline: Deadline) -> AsyncGenerator[ChatStream, None]:
+        """The answer as it is written, from its first byte on:
+
+            async with client.chat(request, deadline) as stream:
+                async for delta in stream:
+                    ...
+
+        However the block is left, the connection is closed, and with it ends the work of the server. `deadline` holds
+        for the whole answer.
+        """
+        url = _at(self._base, "/chat/completions")
+        if request.extras and not self._plain_chat:
+            async with self._transport.open("POST", url, deadline, chat_body(request)) as answer:
+                if not await self._refuses_extras(answer, url):
+                    yield ChatStream(answer, ReplyReader(url), self._reported)
+                    return
+        async with self._transport.open("POST", url, deadline, chat_body(request, extras=False)) as answer:
+            await self._accepted(answer, url)
+            if request.extras:
+                self._plain_chat = True
+            yield ChatStream(answer, ReplyReader(url), self._reported)
+
+    async def chat_text(self, request: ChatRequest, deadline: Deadline) -> ChatReply:
+        """The whole answer. One cut at `max_tokens` is an answer too, with `finish_reason` `length`."""
+        async with self.chat(request, deadline) as stream:
+            async for _ in stream:
+                pass
+            return stream.reply
 
     async def models(self, deadline: Deadline) -> list[ServedModel]:
         """The models it serves, at least one."""
         url = _at(self._base, "/models")
         status, reply = await self._ask("GET", url, deadline, REPLY_BASE_BYTES)
-        return server.parse_models(status, reply, url)
+        with self._reported():
+            return parse_models(status, reply, url)
 
     async def tokenize(self, text: str, deadline: Deadline) -> list[int]:
-        """The tokens of `text` with the special tokens around it (llama-server only)."""
-        url = _at(self._root, "/tokenize")
+        """The tokens of `text` with the special tokens around it.
+
+        Raises:
+            ModelReplyInvalid: also when the server has no `/tokenize`, and then without asking it again.
+        """
         # A token has at least one byte of text, and its id and comma up to 8 characters.
         limit = REPLY_BASE_BYTES + 32 * len(text)
-        status, reply = await self._ask("POST", url, deadline, limit, server.tokenize_body(text))
-        return server.parse_tokens(status, reply, url)
+        tokens = await self._extra("/tokenize", parse_tokens, deadline, limit, tokenize_body(text))
+        if tokens is None:
+            raise ModelReplyInvalid("it counts no tokens", url=_at(self._root, "/tokenize"))
+        return tokens
+
+    async def props(self, deadline: Deadline) -> Props | None:
+        """What llama-server says of its model and slots; None from another server."""
+        return await self._extra("/props", parse_props, deadline)
+
+    async def slots(self, deadline: Deadline) -> list[Slot] | None:
+        """llama-server's slots and whether they work; None from another server, or where that is switched off."""
+        return await self._extra("/slots", parse_slots, deadline)
 
     async def healthy(self, deadline: Deadline) -> bool:
-        """Whether `/health` says that a model is loaded and ready."""
-        status, _ = await self._ask("GET", _at(self._root, "/health"), deadline, REPLY_BASE_BYTES)
+        """Whether a model is loaded and ready: by `/health`, by the list of models where there is no such page."""
+        if "/health" not in self._lacking:
+            status, _ = await self._ask("GET", _at(self._root, "/health"), deadline, REPLY_BASE_BYTES)
+            if not _lacks(status):
+                return status == 200
+            self._lacking.add("/health")
+        status, _ = await self._ask("GET", _at(self._base, "/models"), deadline, REPLY_BASE_BYTES)
         return status == 200
+
+    async def _extra(
+        self,
+        path: str,
+        parse: Callable[[int, bytes, str], T],
+        deadline: Deadline,
+        limit: int = REPLY_BASE_BYTES,
+        body: bytes | None = None,
+    ) -> T | None:
+        """What an endpoint says that only llama-server has; None, from then on without asking, where it is lacking."""
+        if path in self._lacking:
+            return None
+        url = _at(self._root, path)
+        method = "GET" if body is None else "POST"
+        status = 200
+        try:
+            status, reply = await self._ask(method, url, deadline, limit, body)
+            with self._reported():
+                return parse(status, reply, url)
+        except (ModelReplyInvalid, KeyRefused):
+            # A gateway may refuse the paths it does not know; a key that is wrong shows where the work is done.
+            if status < 300 or _lacks(status):
+                self._lacking.add(path)
+            return None
+
+    async def _refuses_extras(self, answer: Answer, url: str) -> bool:
+        """Whether a chat was refused in the way servers refuse fields that they do not know."""
+        try:
+            await self._accepted(answer, url)
+        except InputTooLarge:
+            raise
+        except ModelReplyInvalid:
+            if answer.status not in (400, 422):
+                raise
+            return True
+        return False
+
+    async def _accepted(self, answer: Answer, url: str) -> None:
+        """Makes sure that a chat was accepted; else raises what the server says, as `reply_object` does."""
+        if answer.status != 200:
+            with self._reported():
+                reply_object(answer.status, await answer.body(REPLY_BASE_BYTES), url)
 
     async def _ask(
         self, method: str, url: str, deadline: Deadline, limit: int, body: bytes | None = None
@@ -112,43 +241,52 @@ class LlamaClient:
             ModelUnavailable: no connection, it broke, or time is up.
             ModelReplyInvalid: the body is larger than `limit` or encoded.
         """
-        seconds = min(deadline.remaining(), REQUEST_SECONDS)
-        if seconds <= 0:
-            raise ModelUnavailable("no time is left to ask the model server", url=url, hint="Give a longer timeout.")
-        if self._http.is_closed:
-            raise ModelUnavailable("its client is closed", url=url)
-        headers = {"Content-Type": "application/json"} if body is not None else None
+        async with self._transport.open(method, url, deadline.sooner(REQUEST_SECONDS), body) as answer:
+            return answer.status, await answer.body(limit)
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Errors say which setting can mend them, and never the key, which a server may repeat."""
         try:
-            async with asyncio.timeout(seconds), self._http.stream(method, url, content=body, headers=headers) as reply:
-                return reply.status_code, await _read(reply, limit, url)
-        except TimeoutError:
-            raise ModelUnavailable(f"no answer within {seconds:.1f} s", url=url) from None
-        except ModelError:
+            yield
+        except ModelError as error:
+            if isinstance(error, KeyRefused):
+                error.hint = f"Set {self._setting}_API_KEY to a key it accepts."
+            if self._key and self._key in error.message:
+                error.message = error.message.replace(self._key, "…")
+                error.args = (error.message,)
             raise
-        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError) as error:
-            what = "nobody answers" if isinstance(error, httpx.ConnectError) else "the connection broke"
-            raise ModelUnavailable(f"{what} ({type(error).__name__})", url=url) from error
+
+
+class ChatStream:
+    """The pieces of one answer. Iterate once."""
+
+    def __init__(
+        self, answer: Answer, reader: ReplyReader, reported: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._answer = answer
+        self._reader = reader
+        self._reported = reported
+
+    async def __aiter__(self) -> AsyncGenerator[Delta, None]:
+        while not self._reader.done:
+            piece = await self._answer.piece(stall=STALL_SECONDS)
+            with self._reported():
+                deltas = self._reader.end() if piece is None else self._reader.feed(piece)
+            for delta in deltas:
+                yield delta
+
+    @property
+    def reply(self) -> ChatReply:
+        """The answer as far as it has come."""
+        return self._reader.reply
+
+
+def _lacks(status: int) -> bool:
+    """Whether `status` says that there is no such endpoint."""
+    return 300 <= status < 400 or status in (401, 403, 404, 405, 501)
 
 
 def _at(base: SplitResult, path: str) -> str:
     """`base` with `path` appended; a query (some gateways want their key there) stays behind it."""
     return base._replace(path=base.path + path).geturl()
-
-
-async def _read(reply: httpx.Response, limit: int, url: str) -> bytes:
-    # Undoing a Content-Encoding that was not asked for would let a small reply become a huge one.
-    if reply.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise ModelReplyInvalid("its reply is compressed although that was not asked for", url=url)
-    body = bytearray()
-    async for piece in reply.aiter_raw():
-        body += piece
-        if len(body) > limit:
-            raise ModelReplyInvalid(f"its reply is larger than {limit} bytes", url=url)
-    return bytes(body)
-
-
-def _tls(ca_file: Path | None) -> SSLContext:
-    context = httpx.create_ssl_context(trust_env=False)
-    if ca_file:
-        context.load_verify_locations(ca_file)
-    return context

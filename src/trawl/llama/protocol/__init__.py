@@ -1,1 +1,1 @@
-"""Request bodies and checked replies of the OpenAI-style API and what llama-server adds to it. Pure: no sockets here."""
+"""Request bodies and checked replies of the OpenAI-style API and of llama-server. Pure: no sockets here."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trawl.llama.protocol.bodies import json_body
-from trawl.llama.protocol.replies import REPLY_BASE_BYTES, invalid, reply_object
+from trawl.llama.protocol.replies import REPLY_BASE_BYTES, by_index, invalid, reply_object
 
 MAX_DIMENSION = 16_384
 """The largest models in use give vectors of 4,096 to 8,192 numbers."""
@@ -42,25 +42,13 @@ def parse_embeddings(
         ModelUnavailable: it is loading, overloaded or wants another key.
         ModelReplyInvalid: anything else.
     """
-    data = reply_object(status, body, url).get("data")
-    if not isinstance(data, list):
-        invalid("its reply has no list `data`", url)
-    if len(data) != count:
-        invalid(f"{count} texts were sent, {len(data)} vectors came back", url)
-    vectors: list[list[float] | None] = [None] * count
-    for item in data:
-        index = item.get("index") if isinstance(item, dict) else None
-        if type(index) is not int or not 0 <= index < count:
-            invalid("a vector has no usable `index`", url)
-        if vectors[index] is not None:
-            invalid(f"two vectors have the index {index}", url)
-        vectors[index] = _vector(item.get("embedding"), url)
-    found = [v for v in vectors if v is not None]
-    expected = dimension or len(found[0]) if found else dimension
-    for vector in found:
+    items = by_index(reply_object(status, body, url).get("data"), count, "vector", url)
+    vectors = [_vector(item.get("embedding"), url) for item in items]
+    expected = dimension or len(vectors[0]) if vectors else dimension
+    for vector in vectors:
         if len(vector) != expected:
             invalid(f"a vector has {len(vector)} numbers instead of {expected}", url)
-    return found
+    return vectors
 
 
 def _vector(value: Any, url: str | None) -> list[float]:

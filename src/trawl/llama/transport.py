@@ -1,0 +1,159 @@
+"""HTTP with one model server, as `LlamaClient` needs it: no redirect is followed, no proxy of the environment asked, no
+Content-Encoding undone, nothing read beyond a limit or a deadline, and nothing logged (httpx writes whole URLs, with
+the key some gateways want there, at INFO)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from ssl import SSLContext
+
+import httpx
+
+from trawl.deadline import Deadline
+from trawl.errors import ModelReplyInvalid, ModelUnavailable
+
+MAX_CONNECTIONS = 8
+"""More than any queue before a server lets through."""
+KEEPALIVE_SECONDS = 2.0
+"""llama-server closes idle connections after 5 s; one must not be reused while it does."""
+
+_LOGGERS = ("httpx", "httpcore.connection", "httpcore.http11")
+_OURS_NOW: ContextVar[bool] = ContextVar("trawl_model_request", default=False)
+_FAILURES = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError)
+"""What a server, the network or an impossible address can do to a request."""
+
+
+class Transport:
+    """Connections to one server. Belongs to the event loop that first uses it.
+
+    Raises:
+        OSError: `ca_file` cannot be read.
+    """
+
+    def __init__(self, headers: dict[str, str], *, tls: bool, ca_file: Path | None) -> None:
+        for name in _LOGGERS:
+            logging.getLogger(name).addFilter(_not_ours)
+        self._http = httpx.AsyncClient(
+            # Loading the certificate store takes 20 ms and more: only where it is needed.
+            verify=_authorities(ca_file) if tls else False,
+            headers={"Accept-Encoding": "identity", **headers},
+            trust_env=False,
+            follow_redirects=False,
+            timeout=None,  # noqa: S113 (every wait runs inside asyncio.timeout)
+            limits=httpx.Limits(max_connections=MAX_CONNECTIONS, keepalive_expiry=KEEPALIVE_SECONDS),
+        )
+
+    @asynccontextmanager
+    async def open(
+        self, method: str, url: str, deadline: Deadline, body: bytes | None = None
+    ) -> AsyncGenerator[Answer, None]:
+        """The answer to one request, when its head has come. The connection is closed at the end unless the answer was
+        read to its own.
+
+        Raises:
+            ModelUnavailable: no connection, it broke, or time is up.
+        """
+        seconds = deadline.remaining()
+        if seconds <= 0:
+            raise ModelUnavailable("no time is left to ask the model server", url=url, hint="Give a longer timeout.")
+        if self._http.is_closed:
+            raise ModelUnavailable("its client is closed", url=url)
+        headers = {"Content-Type": "application/json"} if body is not None else None
+        with _typed(url, f"no answer within {seconds:.1f} s"), _unlogged():
+            async with asyncio.timeout(seconds):
+                request = self._http.build_request(method, url, content=body, headers=headers)
+                response = await self._http.send(request, stream=True)
+        answer = Answer(response, url, deadline)
+        try:
+            yield answer
+        finally:
+            await answer.aclose()
+
+    async def aclose(self) -> None:
+        with _unlogged():
+            await self._http.aclose()
+
+
+class Answer:
+    """One answer, read piece by piece."""
+
+    def __init__(self, response: httpx.Response, url: str, deadline: Deadline) -> None:
+        self.status = response.status_code
+        self._response = response
+        self._url = url
+        self._deadline = deadline
+        self._pieces = response.aiter_raw()
+
+    async def piece(self, *, stall: float | None = None) -> bytes | None:
+        """The next bytes of the body; None at its end.
+
+        Args:
+            stall: seconds to wait for them at most, when the deadline is further away.
+
+        Raises:
+            ModelUnavailable: the connection broke, the server fell silent, or time is up.
+            ModelReplyInvalid: the body is encoded.
+        """
+        # Undoing a Content-Encoding that was not asked for would let a small reply become a huge one.
+        if self._response.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise ModelReplyInvalid("its reply is compressed although that was not asked for", url=self._url)
+        left = self._deadline.remaining()
+        if stall is not None and stall < left:
+            left, late = stall, f"it fell silent for {stall:.0f} s in the middle of its answer"
+        else:
+            late = "no answer within the time given: it was still sending"
+        with _typed(self._url, late), _unlogged():
+            async with asyncio.timeout(left):
+                return await anext(self._pieces, None)
+
+    async def body(self, limit: int) -> bytes:
+        """The whole body; errors as for `piece`, invalid also when it is larger than `limit` bytes."""
+        body = bytearray()
+        while (piece := await self.piece()) is not None:
+            body += piece
+            if len(body) > limit:
+                raise ModelReplyInvalid(f"its reply is larger than {limit} bytes", url=self._url)
+        return bytes(body)
+
+    async def aclose(self) -> None:
+        """Give the connection back, or close it when the body was not read to its end."""
+        with _unlogged(), contextlib.suppress(*_FAILURES):
+            await self._response.aclose()
+
+
+@contextmanager
+def _typed(url: str, late: str) -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError:
+        raise ModelUnavailable(late, url=url) from None
+    except _FAILURES as error:
+        what = "nobody answers" if isinstance(error, httpx.ConnectError) else "the connection broke"
+        raise ModelUnavailable(f"{what} ({type(error).__name__})", url=url) from error
+
+
+def _not_ours(_: logging.LogRecord) -> bool:
+    return not _OURS_NOW.get()
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Inside, httpx and httpcore log nothing."""
+    token = _OURS_NOW.set(True)
+    try:
+        yield
+    finally:
+        _OURS_NOW.reset(token)
+
+
+def _authorities(ca_file: Path | None) -> SSLContext:
+    context = httpx.create_ssl_context(trust_env=False)
+    if ca_file:
+        context.load_verify_locations(ca_file)
+    return context
