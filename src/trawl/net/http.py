@@ -66,8 +66,8 @@ IDLE_SECONDS: Final = 5.0
 """How long an unused connection is kept: below what servers keep, so that they rarely close one as it is reused."""
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-# Describe the client, not the caller: these follow a redirect to another origin, everything else is dropped.
-_NOT_SECRET: Final = frozenset({"accept", "accept-language", "user-agent"})
+# Describe the client and the wish, not the caller: these follow a redirect to another origin, all else is dropped.
+_NOT_SECRET: Final = frozenset({"accept", "accept-language", "if-range", "range", "user-agent"})
 # The framing of the message is ours, and so is what we can decode.
 _OURS: Final = frozenset(
     {"accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "te", "trailer"}
@@ -109,6 +109,20 @@ class HttpResponse:
     charset: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class HttpStream:
+    """The head of an answer, after redirects, and its body while it comes."""
+
+    final_url: str
+    status: int
+    headers: Mapping[str, str]
+    """As in `HttpResponse`."""
+    content_type: str
+    pieces: AsyncIterator[bytes] = field(repr=False)
+    """The bytes as sent, to be read once. A body that breaks off or falls silent raises NetworkError or
+    DeadlineExceeded after its last piece."""
+
+
 class HttpClient:
     """GETs through one dialer, and so under one policy; its connections serve nobody else. Used from one event loop.
 
@@ -144,13 +158,47 @@ class HttpClient:
         """
         if self._closed:
             raise EngineError("this HTTP client is closed")
-        with _unlogged():
-            return await self._get(url, deadline, headers, max_bytes)
-
-    async def _get(
-        self, url: str, deadline: Deadline, headers: Mapping[str, str] | None, max_bytes: int | None
-    ) -> HttpResponse:
         own = _checked_headers(headers or {})
+        with _unlogged():
+            target, response = await self._open(url, deadline, own)
+            try:
+                body, truncated = await self._body(response, target, deadline, max_bytes)
+            finally:
+                await response.aclose()
+        return _result(url, target, response, body, truncated)
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, url: str, *, deadline: Deadline, silence: float, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[HttpStream]:
+        """The resource at `url` without a Content-Encoding, for bodies that are too large to be held.
+
+        Args:
+            url: http or https.
+            deadline: until the head is there; the body is bounded by the reader.
+            silence: seconds without a byte after which the body counts as broken off.
+            headers: as for `get`.
+
+        Raises:
+            As `get`; EngineError when the client is closed.
+        """
+        if self._closed:
+            raise EngineError("this HTTP client is closed")
+        own = _checked_headers(headers or {}) | {"accept-encoding": "identity"}
+        with _unlogged():
+            target, response = await self._open(url, deadline, own, silence)
+        try:
+            names = _headers(response)
+            media_type, _ = _media_type(response.headers.get_list("content-type"))
+            yield HttpStream(target.url, response.status_code, names, media_type, _pieces(response, target))
+        finally:
+            with _unlogged():
+                await response.aclose()
+
+    async def _open(
+        self, url: str, deadline: Deadline, own: dict[str, str], silence: float | None = None
+    ) -> tuple[Target, httpx.Response]:
+        """The head of the answer at the end of all redirects; its body is still to be read, and it to be closed."""
         cookies = httpx.Cookies()
         target = await self._dialer.check(url, deadline=deadline)
         origin = target.origin
@@ -162,15 +210,14 @@ class HttpClient:
             if state in seen:
                 raise TooManyRedirects("the page redirects in a circle", url=target.url)
             seen.add(state)
-            response = await self._head(request, target, deadline)
-            try:
+            response = await self._head(request, target, deadline, silence)
+            async with contextlib.AsyncExitStack() as unless_kept:
+                unless_kept.push_async_callback(response.aclose)
                 cookies.extract_cookies(response)
                 location = _location(response, target)
                 if location is None:
-                    body, truncated = await self._body(response, target, deadline, max_bytes)
-                    return _result(url, target, response, body, truncated)
-            finally:
-                await response.aclose()
+                    unless_kept.pop_all()
+                    return target, response
             if hop == MAX_REDIRECTS:
                 break
             target = await self._redirected(target, location, deadline)
@@ -203,13 +250,17 @@ class HttpClient:
             request.headers["cookie"] = both
         return request
 
-    async def _head(self, request: httpx.Request, target: Target, deadline: Deadline) -> httpx.Response:
+    async def _head(
+        self, request: httpx.Request, target: Target, deadline: Deadline, silence: float | None
+    ) -> httpx.Response:
         """Status and headers. A connection that dies before a byte of them is tried once more: a kept one may have been
         closed by the server in the moment it was reused (RFC 9110, section 9.2.2)."""
         tried = False
         while True:
             left = deadline.check("connecting", target.url)
-            request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), left)
+            timeouts = dict.fromkeys(("connect", "read", "write", "pool"), left)
+            # For the head the deadline holds all the same, by the timeout below.
+            request.extensions["timeout"] = timeouts | ({"read": silence} if silence else {})
             try:
                 async with asyncio.timeout(left):
                     response = await self._transport.handle_async_request(request)
@@ -401,18 +452,35 @@ def _text(value: bytes) -> str:
         return value.decode("latin-1")
 
 
-def _result(url: str, target: Target, response: httpx.Response, body: bytes, truncated: bool) -> HttpResponse:
+async def _pieces(response: httpx.Response, target: Target) -> AsyncIterator[bytes]:
+    pieces = response.aiter_raw()
+    while True:
+        try:
+            with _unlogged():
+                piece = await anext(pieces)
+        except StopAsyncIteration:
+            return
+        except _FAILURES as error:
+            raise _typed(error, target, "reading the body") from error
+        yield piece
+
+
+def _headers(response: httpx.Response) -> dict[str, str]:
     headers: dict[str, str] = {}
     for raw_name, raw_value in response.headers.raw:
         name, value = raw_name.decode("ascii").lower(), _text(raw_value)
         if name not in ("set-cookie", "set-cookie2"):
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
+
+
+def _result(url: str, target: Target, response: httpx.Response, body: bytes, truncated: bool) -> HttpResponse:
     content_type, charset = _media_type(response.headers.get_list("content-type"))
     return HttpResponse(
         url=url,
         final_url=target.url,
         status=response.status_code,
-        headers=headers,
+        headers=_headers(response),
         body=body,
         truncated=truncated,
         content_type=content_type,
