@@ -233,15 +233,15 @@ async def test_a_caller_that_asks_again_and_again_goes_behind_those_who_wait() -
 async def test_a_cancelled_waiter_leaves_its_place_at_once() -> None:
     queue = admission(max_inflight=1, queue_depth=2)
     async with busy(queue, queued=2) as (_, (first, second)):
-        first.task.cancel()
+        second.task.cancel()
         assert queue.stats().waiting == 1  # before its task has even run
         third = Call(queue)
         await settle()
         assert queue.stats().waiting == 2
         with suppress(asyncio.CancelledError):
-            await first.task
-        assert len(queue._queue) == 2  # it leaves nothing behind
-        assert not second.runs.is_set()
+            await second.task
+        assert len(queue._queue) == 2  # nothing of it is left behind
+        assert not first.runs.is_set()
         third.task.cancel()
     assert queue.stats().cancelled == 3
     drained(queue)
@@ -275,40 +275,41 @@ async def test_cancelled_while_it_runs_gives_the_permit_back() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_no_permit_is_lost_in_a_storm_of_cancellations(seed: int) -> None:
+    """Callers come in bursts; at every step some are cancelled: running, waiting, or just given their turn."""
     chance = random.Random(seed)
-    queue = admission(max_inflight=2, queue_depth=30, queue_wait=0.02)
+    queue = admission(max_inflight=2, queue_depth=100)
     inside = most = 0
 
     async def call() -> None:
         nonlocal inside, most
-        with suppress(ModelBusy, ModelUnavailable):
-            async with queue.permit(Deadline.after(chance.choice((0.005, 10.0)))):
+        with suppress(ModelUnavailable):
+            async with queue.permit(Deadline.after(chance.choice((0.005, 30.0, 30.0, 30.0)))):
                 inside += 1
                 most = max(most, inside)
                 try:
-                    await asyncio.sleep(chance.choice((0, 0, 0.001)))
+                    for _ in range(chance.randrange(4)):
+                        await asyncio.sleep(0)
                 finally:
                     inside -= 1
 
-    tasks: list[asyncio.Task[None]] = []
-    for _ in range(600):
-        tasks.append(asyncio.create_task(call()))
-        if chance.random() < 0.4:
-            tasks[chance.randrange(len(tasks))].cancel()
-        if chance.random() < 0.5:
-            await asyncio.sleep(0)
-    for task in chance.sample(tasks, 100):
-        task.cancel()
-    results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
-    assert {type(r) for r in results} <= {type(None), asyncio.CancelledError}
+    alive: dict[asyncio.Task[None], int] = {}  # in the order of asking, so that a seed always plays the same storm
+    for _ in range(1000):
+        for _ in range(chance.choice((0, 0, 0, 4))):
+            task = asyncio.create_task(call())
+            alive[task] = 1
+            task.add_done_callback(alive.pop)
+        for task in chance.sample(list(alive), k=min(len(alive), chance.choice((0, 0, 1)))):
+            task.cancel()
+        await asyncio.sleep(0)
+        assert queue.stats().inflight <= 2
+        assert queue.stats().inflight == 2 or queue.stats().waiting == 0
+    await asyncio.wait_for(asyncio.gather(*alive, return_exceptions=True), 20)
     assert most == 2
     drained(queue)
     stats = queue.stats()
-    assert stats.completed > 50
-    assert stats.cancelled > 20
-    assert sum(stats.refused.values()) > 20
-    for call_ in await running(queue, 2):
-        await call_.finish()
+    assert min(stats.completed, stats.abandoned, stats.cancelled) > 10
+    for again in await running(queue, 2):
+        await again.finish()
 
 
 # The breaker
