@@ -157,15 +157,12 @@ class ReplyReader:
     def end(self) -> list[Delta]:
         """What the end of the reply adds to the answer."""
         if self._whole is not None:
-            self.done = True
-            deltas = self._keep(reply_object(200, bytes(self._whole), self._url), "message")
+            deltas = self._keep(reply_object(200, bytes(self._whole), self._url))
         else:
             deltas = self._add(self._events.end())
-        if not self._chat:
-            invalid("its reply is no chat", self._url)
-        if not self.done and self._finish_reason is None:
-            raise ModelUnavailable("it stopped in the middle of its answer", url=self._url)
-        self.done = True
+            if self._chat and not self.done and self._finish_reason is None:
+                raise ModelUnavailable("it stopped in the middle of its answer", url=self._url)
+        self._finish()
         return deltas
 
     @property
@@ -178,11 +175,15 @@ class ReplyReader:
         deltas = []
         for event in events:
             if event.data.strip() == "[DONE]":
-                self.done = True
-            if self.done:
+                self._finish()
                 break
-            deltas += self._keep(self._object(event), "delta")
+            deltas += self._keep(self._object(event))
         return deltas
+
+    def _finish(self) -> None:
+        if not self._chat:
+            invalid("its reply is no chat", self._url)
+        self.done = True
 
     def _object(self, event: Event) -> dict[str, Any]:
         value = json_value(event.data)
@@ -195,22 +196,24 @@ class ReplyReader:
             invalid("an event of its stream is no JSON object", self._url)
         return value
 
-    def _keep(self, value: dict[str, Any], key: str) -> list[Delta]:
-        """What one object of the reply says under `key` of its choice; one that only tells the usage, or is a ping, has
-        no choice."""
+    def _keep(self, value: dict[str, Any]) -> list[Delta]:
+        """What one object of the reply adds; one that only tells the usage, or is a ping, has no choice."""
         choices = value.get("choices")
         if not choices:
             return []
         choice = choices[0] if isinstance(choices, list) else None
-        message = choice.get(key) if isinstance(choice, dict) else None
-        if not isinstance(choice, dict) or not isinstance(message, dict | None):
+        if not isinstance(choice, dict):
             invalid("a piece of its answer is no object", self._url)
-        self._chat = True
+        # Streams have a `delta`, whole replies a `message`.
+        message = choice.get("delta", choice.get("message"))
+        if not isinstance(message, dict | None):
+            invalid("a piece of its answer is no object", self._url)
         reason = choice.get("finish_reason")
         if isinstance(reason, str) and reason:
             self._finish_reason = printable(reason)
         if message is None:
             return []
+        self._chat = self._chat or bool(message or reason)
         thinking = next((text for name in _REASONING_KEYS if (text := _text(message.get(name), self._url))), "")
         content = _text(message.get("content"), self._url)
         self._thinking.append(thinking)
