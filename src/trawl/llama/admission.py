@@ -37,8 +37,8 @@ class Limits:
         max_inflight: calls that run at once.
         queue_depth: calls that may wait for their turn.
         queue_wait: seconds one may wait.
-        fair_time: seconds in which a healthy server that is also busy with others answers. A call that had less and
-            ran out of time says nothing about the server.
+        fair_time: seconds in which a healthy server that is also busy with others answers (a batch of 16 chunks beside
+            another one took 2 s on two cores). A call that had less and ran out of time says nothing about the server.
     """
 
     max_inflight: int = 2
