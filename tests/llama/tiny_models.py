@@ -26,7 +26,7 @@ _POOLING_RANK = 4
 _NORMAL_TOKEN, _CONTROL_TOKEN = 1, 3
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _PAD, _UNK, _CLS, _SEP = range(4)
-_COMMON_WORDS = "the of to and in is it that for on are with as was what when how who where not no by from be".split()
+_COMMON_WORDS = ("the", "of", "to", "and", "in", "is", "it", "that", "for", "on", "are", "with", "what", "when", "how")
 _GGUF_VERSION, _ALIGNMENT = 3, 32
 _U32, _I32, _F32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
 

@@ -39,7 +39,7 @@ RERANK_SECONDS = 30.0
 """The same for one list of documents (contract of the older system)."""
 STALL_SECONDS = 30.0
 """A stream that says nothing for so long in its middle has died. A server on a busy machine pauses for seconds when it
-reads somebody else's long prompt; before the first piece only the deadline counts."""
+reads somebody else's long prompt; while it reads ours, before the first piece, only the deadline counts."""
 
 
 class LlamaClient:
@@ -269,8 +269,10 @@ class ChatStream:
         self._reported = reported
 
     async def __aiter__(self) -> AsyncGenerator[Delta, None]:
+        stall = None
         while not self._reader.done:
-            piece = await self._answer.piece(stall=STALL_SECONDS)
+            piece = await self._answer.piece(stall=stall)
+            stall = STALL_SECONDS
             with self._reported():
                 deltas = self._reader.end() if piece is None else self._reader.feed(piece)
             for delta in deltas:
