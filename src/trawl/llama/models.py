@@ -51,6 +51,10 @@ class NamedModel:
     def name(self) -> str:
         return self.spec.name
 
+    def url(self, endpoint: str) -> str:
+        """Where the hub at `endpoint` (or a mirror of it) has the file; empty for one that is not from the hub."""
+        return f"{endpoint.rstrip('/')}/{self.repo}/resolve/{self.revision}/{self.file}" if self.repo else ""
+
 
 E5 = NamedModel(
     spec=ModelSpec(E5_NAME, "query: ", "passage: ", 512, 384, "mean"),

@@ -154,6 +154,13 @@ class _Download:
         self._started_over = False
 
     async def run(self) -> None:
+        try:
+            await self._run()
+        finally:
+            if not self._done:
+                self._part.unlink(missing_ok=True)
+
+    async def _run(self) -> None:
         with self._part.open("ab") as file:
             await self._inherit(file)
             self._check_room()
