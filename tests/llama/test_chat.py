@@ -21,6 +21,7 @@ from trawl.llama import client as client_module
 from trawl.llama.client import LlamaClient
 from trawl.llama.protocol.chat import ChatReply, ChatRequest, Message
 from trawl.llama.protocol.replies import InputTooLarge
+from trawl.llama.transport import MAX_CONNECTIONS
 
 Serving = Callable[..., Any]
 CHAT = "/v1/chat/completions"
@@ -45,8 +46,11 @@ ANSWER = event("Grüße, ") + event("世界", "stop") + b"data: [DONE]\n\n"
 @dataclass
 class Player:
     url: str
+    entered: asyncio.Event = field(default_factory=asyncio.Event)
+    """A request has come."""
     left: asyncio.Event = field(default_factory=asyncio.Event)
     """The client has closed its connection."""
+    tasks: set[asyncio.Task[Any] | None] = field(default_factory=set)
 
 
 @asynccontextmanager
@@ -57,6 +61,8 @@ async def playing(*script: bytes | float | EllipsisType) -> AsyncIterator[Player
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+        player.tasks.add(asyncio.current_task())
+        player.entered.set()
         with suppress(ConnectionError):
             for i, step in enumerate(script):
                 if isinstance(step, bytes):
@@ -156,7 +162,7 @@ async def test_nobody_there_is_unavailable() -> None:
 
 @pytest.mark.parametrize(
     "script",
-    [(...,), (CHUNKED, ...), (CHUNKED, chunk(event("a")), b"", ...), (CHUNKED, chunk(b": ping\n\n"), 0.01, ...)],
+    [(...,), (CHUNKED, b"", ...), (CHUNKED, chunk(event("a")), b"", ...), (CHUNKED, chunk(b": ping\n\n"), 0.01, ...)],
     ids=["no head", "no body", "silence in the middle", "only pings"],
 )
 async def test_the_deadline_ends_it_whatever_it_waits_for(script: tuple[Any, ...]) -> None:
@@ -294,22 +300,40 @@ async def test_a_key_that_a_server_repeats_stays_out_of_messages(fake_server: Se
     assert "k3y-s3cret" not in str(caught.value) + repr(caught.value)
 
 
-async def test_a_cancelled_reader_closes_the_connection() -> None:
-    async with playing(CHUNKED, chunk(event("a")), b"", ...) as server:
+@pytest.mark.parametrize("times", [1, 2, 3, 6])
+@pytest.mark.parametrize("script", [(...,), (CHUNKED, b"", ...), (CHUNKED, chunk(event("a")), b"", ...)])
+async def test_a_cancelled_reader_closes_the_connection_however_often_it_is_cancelled(
+    script: tuple[Any, ...], times: int
+) -> None:
+    async with playing(*script) as server:
         client = LlamaClient(server.url)
-        first = asyncio.Event()
-
-        async def read() -> None:
-            async with client.chat(REQUEST, Deadline.after(30)) as stream:
-                async for _ in stream:
-                    first.set()
-
-        task = asyncio.create_task(read())
-        await asyncio.wait_for(first.wait(), 5)
-        task.cancel()
+        task = asyncio.create_task(client.chat_text(REQUEST, Deadline.after(30)))
+        await asyncio.wait_for(server.entered.wait(), 5)
+        await asyncio.sleep(0.02)
+        for _ in range(times):
+            task.cancel()
+            await asyncio.sleep(0)
         with pytest.raises(asyncio.CancelledError):
             await task
         await asyncio.wait_for(server.left.wait(), 2)
+        await client.aclose()
+        assert asyncio.all_tasks() <= {asyncio.current_task(), *server.tasks}
+
+
+async def test_cancelled_calls_take_no_place_from_those_that_follow(fake_server: Serving) -> None:
+    async def silent(_: Any) -> bytes:
+        await asyncio.sleep(30)
+        return b""
+
+    async with fake_server({CHAT: silent, "/v1/models": lambda _: reply({"data": [{"id": "m"}]})}) as fake:
+        client = LlamaClient(fake.url)
+        for _ in range(2 * MAX_CONNECTIONS):
+            task = asyncio.create_task(client.chat_text(REQUEST, Deadline.after(30)))
+            await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.sleep(0)
+            task.cancel()
+        assert await client.models(Deadline.after(5))
         await client.aclose()
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-Value = bool | int | float | str | Sequence[int] | Sequence[str]
-Tensors = Mapping[str, NDArray[np.float16] | NDArray[np.float32]]
+Value = bool | int | float | str | Sequence[int] | Sequence[float] | Sequence[str]
+Tensor = NDArray[np.float16] | NDArray[np.float32]
 
 HIDDEN, LAYERS, HEADS, FEED_FORWARD = 64, 2, 2, 128
 RERANKER_TOKENS = 2048
@@ -73,7 +73,7 @@ def make_reranker(path: Path, seed: int = 0) -> None:
         "tokenizer.ggml.add_bos_token": True,
         "tokenizer.ggml.add_eos_token": True,
     }
-    tensors = {
+    tensors: dict[str, Tensor] = {
         "token_embd.weight": random.half(len(tokens), HIDDEN),
         "position_embd.weight": random.full(RERANKER_TOKENS, HIDDEN),
         "token_types.weight": random.full(2, HIDDEN),
@@ -119,7 +119,7 @@ def make_projector(path: Path, seed: int = 0) -> None:
     }
     values |= {f"clip.vision.{name}": value for name, value in vision.items()}
     patches = (IMAGE_SIDE // PATCH_SIDE) ** 2
-    tensors = {
+    tensors: dict[str, Tensor] = {
         "v.patch_embd.weight": random.half(HIDDEN, 3, PATCH_SIDE, PATCH_SIDE),
         "v.patch_embd.bias": _zeros(HIDDEN),
         "v.position_embd.weight": random.full(patches, HIDDEN),
@@ -137,10 +137,10 @@ def make_projector(path: Path, seed: int = 0) -> None:
     _write(path, values, tensors)
 
 
-def _layer(random: _Random, prefix: str, attention_output: str) -> dict[str, NDArray[np.float16 | np.float32]]:
+def _layer(random: _Random, prefix: str, attention_output: str) -> dict[str, Tensor]:
     shapes = dict.fromkeys(("attn_q", "attn_k", "attn_v", attention_output), (HIDDEN, HIDDEN))
     shapes |= {"ffn_up": (FEED_FORWARD, HIDDEN), "ffn_down": (HIDDEN, FEED_FORWARD)}
-    weights = {f"{prefix}.{name}.weight": random.half(*shape) for name, shape in shapes.items()}
+    weights: dict[str, Tensor] = {f"{prefix}.{name}.weight": random.half(*shape) for name, shape in shapes.items()}
     return weights | {f"{prefix}.{name}.bias": _zeros(shape[0]) for name, shape in shapes.items()}
 
 
@@ -164,7 +164,7 @@ def _zeros(size: int) -> NDArray[np.float32]:
     return np.zeros(size, np.float32)
 
 
-def _write(path: Path, values: Mapping[str, Value], tensors: Tensors) -> None:
+def _write(path: Path, values: Mapping[str, Value], tensors: Mapping[str, Tensor]) -> None:
     """A GGUF file: header, metadata, the directory of tensors, and their data, each part aligned."""
     header = bytearray(b"GGUF" + struct.pack("<IQQ", _GGUF_VERSION, len(tensors), len(values)))
     for key, value in values.items():

@@ -83,7 +83,7 @@ class LlamaClient:
         """Endpoints it does not have."""
         self._plain_chat = False
         """It refuses chats with the fields of llama-server."""
-        headers = {"Accept": "application/json"}
+        headers = {"Accept": "application/json, text/event-stream"}
         if api_key:
             headers["Authorization"] = f"Bearer {api_key}"
         try:

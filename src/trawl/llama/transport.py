@@ -7,16 +7,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from ssl import SSLContext
+from typing import Any, TypeVar
 
 import httpx
 
 from trawl.deadline import Deadline
 from trawl.errors import ModelReplyInvalid, ModelUnavailable
+
+T = TypeVar("T")
 
 MAX_CONNECTIONS = 8
 """More than any queue before a server lets through."""
@@ -45,9 +48,10 @@ class Transport:
             headers={"Accept-Encoding": "identity", **headers},
             trust_env=False,
             follow_redirects=False,
-            timeout=None,  # noqa: S113 (every wait runs inside asyncio.timeout)
+            timeout=None,  # noqa: S113 (every wait has a timeout of its own)
             limits=httpx.Limits(max_connections=MAX_CONNECTIONS, keepalive_expiry=KEEPALIVE_SECONDS),
         )
+        self._closing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def open(
@@ -59,36 +63,50 @@ class Transport:
         Raises:
             ModelUnavailable: no connection, it broke, or time is up.
         """
-        seconds = deadline.remaining()
-        if seconds <= 0:
+        if deadline.remaining() <= 0:
             raise ModelUnavailable("no time is left to ask the model server", url=url, hint="Give a longer timeout.")
         if self._http.is_closed:
             raise ModelUnavailable("its client is closed", url=url)
-        headers = {"Content-Type": "application/json"} if body is not None else None
-        with _typed(url, f"no answer within {seconds:.1f} s"), _unlogged():
-            async with asyncio.timeout(seconds):
-                request = self._http.build_request(method, url, content=body, headers=headers)
-                response = await self._http.send(request, stream=True)
-        answer = Answer(response, url, deadline)
+        answer = Answer(self._http, url, deadline)
         try:
+            await answer.begin(method, body)
             yield answer
         finally:
-            await answer.aclose()
+            with _unlogged():
+                closing = asyncio.create_task(answer.aclose())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+            # Goes on to its end however often the caller is cancelled meanwhile.
+            await asyncio.wait([closing])
+            closing.result()
 
     async def aclose(self) -> None:
         with _unlogged():
+            await asyncio.gather(*self._closing)
             await self._http.aclose()
 
 
 class Answer:
-    """One answer, read piece by piece."""
+    """One answer, read piece by piece.
 
-    def __init__(self, response: httpx.Response, url: str, deadline: Deadline) -> None:
-        self.status = response.status_code
-        self._response = response
+    Every wait for the network is a task that the caller's cancellation does not reach: httpcore cleans up once, and a
+    second cancellation would leave its connection open and a place of its pool taken. `aclose` ends the task instead.
+    """
+
+    def __init__(self, http: httpx.AsyncClient, url: str, deadline: Deadline) -> None:
+        self._http = http
         self._url = url
         self._deadline = deadline
-        self._pieces = response.aiter_raw()
+        self._waiting: asyncio.Task[Any] | None = None
+        self._response: httpx.Response | None = None
+        # Known when it has begun.
+        self.status: int
+        self._pieces: AsyncIterator[bytes]
+
+    async def begin(self, method: str, body: bytes | None) -> None:
+        """Sends the request and waits for the head of the answer."""
+        seconds = self._deadline.remaining()
+        await self._wait(self._send(method, body), seconds, f"no answer within {seconds:.1f} s")
 
     async def piece(self, *, stall: float | None = None) -> bytes | None:
         """The next bytes of the body; None at its end.
@@ -100,17 +118,10 @@ class Answer:
             ModelUnavailable: the connection broke, the server fell silent, or time is up.
             ModelReplyInvalid: the body is encoded.
         """
-        # Undoing a Content-Encoding that was not asked for would let a small reply become a huge one.
-        if self._response.headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise ModelReplyInvalid("its reply is compressed although that was not asked for", url=self._url)
-        left = self._deadline.remaining()
-        if stall is not None and stall < left:
-            left, late = stall, f"it fell silent for {stall:.0f} s in the middle of its answer"
-        else:
-            late = "no answer within the time given: it was still sending"
-        with _typed(self._url, late), _unlogged():
-            async with asyncio.timeout(left):
-                return await anext(self._pieces, None)
+        seconds = self._deadline.remaining()
+        if stall is None or seconds <= stall:
+            return await self._wait(self._next(), seconds, "no answer within the time given: it was still sending")
+        return await self._wait(self._next(), stall, f"it fell silent for {stall:.0f} s in the middle of its answer")
 
     async def body(self, limit: int) -> bytes:
         """The whole body; errors as for `piece`, invalid also when it is larger than `limit` bytes."""
@@ -123,19 +134,38 @@ class Answer:
 
     async def aclose(self) -> None:
         """Give the connection back, or close it when the body was not read to its end."""
-        with _unlogged(), contextlib.suppress(*_FAILURES):
-            await self._response.aclose()
+        if self._waiting and not self._waiting.done():
+            self._waiting.cancel()
+            await asyncio.wait([self._waiting])
+        if self._response:
+            with contextlib.suppress(*_FAILURES):
+                await self._response.aclose()
 
+    async def _send(self, method: str, body: bytes | None) -> None:
+        headers = {"Content-Type": "application/json"} if body is not None else None
+        request = self._http.build_request(method, self._url, content=body, headers=headers)
+        self._response = response = await self._http.send(request, stream=True)
+        # Undoing a Content-Encoding that was not asked for would let a small reply become a huge one.
+        if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise ModelReplyInvalid("its reply is compressed although that was not asked for", url=self._url)
+        self.status = response.status_code
+        self._pieces = response.aiter_raw()
 
-@contextmanager
-def _typed(url: str, late: str) -> Iterator[None]:
-    try:
-        yield
-    except TimeoutError:
-        raise ModelUnavailable(late, url=url) from None
-    except _FAILURES as error:
-        what = "nobody answers" if isinstance(error, httpx.ConnectError) else "the connection broke"
-        raise ModelUnavailable(f"{what} ({type(error).__name__})", url=url) from error
+    async def _next(self) -> bytes | None:
+        return await anext(self._pieces, None)
+
+    async def _wait(self, work: Coroutine[Any, Any, T], seconds: float, late: str) -> T:
+        """What `work` gives, or the typed error it ends with; `late` says what it means when time is up first."""
+        with _unlogged():
+            self._waiting = task = asyncio.create_task(work)
+        await asyncio.wait([task], timeout=seconds)
+        if not task.done():
+            raise ModelUnavailable(late, url=self._url)
+        try:
+            return task.result()
+        except _FAILURES as error:
+            what = "nobody answers" if isinstance(error, httpx.ConnectError) else "the connection broke"
+            raise ModelUnavailable(f"{what} ({type(error).__name__})", url=self._url) from error
 
 
 def _not_ours(_: logging.LogRecord) -> bool:
