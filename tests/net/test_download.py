@@ -28,7 +28,8 @@ from trawl.settings import Settings
 
 BODY = random.Random(3).randbytes(700_000)
 SHA256 = hashlib.sha256(BODY).hexdigest()
-QUICK = Patience(silence=0.4, tries=3, pause=0.01)
+QUICK = Patience(silence=5, tries=3, pause=0.01)
+SOON = Patience(silence=0.6, tries=2, pause=0.01)
 
 
 @dataclass
@@ -225,7 +226,7 @@ async def test_a_rest_that_does_not_fit_starts_over(target: Path, rest: bytes) -
     part(target).write_bytes(BODY[:1000])
     async with hub(first=[rest, b"HTTP/1.1 200 OK\r\nContent-Length: 700000\r\n\r\nabc", rest], cuts=iter([3])) as it:
         with pytest.raises(NetworkError):
-            await fetch(it, target)
+            await fetch(it, target, patience=SOON)
     assert not target.exists()
 
 
@@ -317,16 +318,16 @@ async def test_a_server_that_falls_silent_is_left(target: Path) -> None:
     silent = b"HTTP/1.1 200 OK\r\nContent-Length: 700000\r\n\r\n" + BODY[:2000]
     rest = b"HTTP/1.1 206 x\r\nContent-Range: bytes 2000-699999/700000\r\nContent-Length: 698000\r\n\r\n"
     async with hub(first=[silent]) as it:
-        await fetch(it, target)
+        await fetch(it, target, patience=SOON)
     assert it.starts() == [None, "bytes=2000-"]
     target.unlink()
     async with hub(first=[silent, rest, rest, rest, rest]) as it:
         with pytest.raises(NetworkError, match="too little for"):
-            await fetch(it, target)
+            await fetch(it, target, patience=SOON)
     assert part(target).read_bytes() == BODY[:2000], "kept for the next time"
 
 
-async def test_a_trickle_counts_as_silence(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_trickle_counts_as_silence(target: Path) -> None:
     async def trickle(_: Request, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 700000\r\n\r\n")
         while True:
@@ -337,7 +338,7 @@ async def test_a_trickle_counts_as_silence(target: Path, monkeypatch: pytest.Mon
     async with serve(trickle) as server:
         it = Hub(port=server.port)
         with pytest.raises(NetworkError):
-            await asyncio.wait_for(fetch(it, target), 10)
+            await asyncio.wait_for(fetch(it, target, patience=SOON), 10)
 
 
 async def test_nobody_there_is_told_at_once(target: Path) -> None:

@@ -12,6 +12,8 @@ Of httpx the message models and the transport interface are used, not `AsyncClie
 and logs whole URLs at INFO, and here each of these must not happen or happens by our rules. httpcore's own log lines,
 which hold response headers (cookies, redirects with their secrets), are dropped for our requests and for no others.
 
+`HttpClient.stream` is the same way for a body that is too large to be held; its reader bounds it.
+
 A body that breaks off (deadline, reset, fewer bytes than announced) is returned as far as it came and told as
 truncated, because the beginning of a page mostly holds what is asked for; when nothing of it came, that is an error.
 """
