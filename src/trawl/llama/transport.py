@@ -62,6 +62,7 @@ class Transport:
 
         Raises:
             ModelUnavailable: no connection, it broke, or time is up.
+            ModelReplyInvalid: the body is encoded.
         """
         if deadline.remaining() <= 0:
             raise ModelUnavailable("no time is left to ask the model server", url=url, hint="Give a longer timeout.")
@@ -116,7 +117,6 @@ class Answer:
 
         Raises:
             ModelUnavailable: the connection broke, the server fell silent, or time is up.
-            ModelReplyInvalid: the body is encoded.
         """
         seconds = self._deadline.remaining()
         if stall is None or seconds <= stall:
@@ -124,7 +124,7 @@ class Answer:
         return await self._wait(self._next(), stall, f"it fell silent for {stall:.0f} s in the middle of its answer")
 
     async def body(self, limit: int) -> bytes:
-        """The whole body; errors as for `piece`, invalid also when it is larger than `limit` bytes."""
+        """The whole body; errors as for `piece`, and `ModelReplyInvalid` when it is larger than `limit` bytes."""
         body = bytearray()
         while (piece := await self.piece()) is not None:
             body += piece
@@ -134,9 +134,9 @@ class Answer:
 
     async def aclose(self) -> None:
         """Give the connection back, or close it when the body was not read to its end."""
-        if self._waiting and not self._waiting.done():
+        if self._waiting:
             self._waiting.cancel()
-            await asyncio.wait([self._waiting])
+            await asyncio.gather(self._waiting, return_exceptions=True)
         if self._response:
             with contextlib.suppress(*_FAILURES):
                 await self._response.aclose()
