@@ -4,7 +4,8 @@ It serves the real llama.cpp HTTP server (through `xllamacpp`) under llama-serve
 serves multilingual-e5-small, the model that comes with `trawl[embedded]`. It is a process of its own because the
 library holds the interpreter's lock while it loads, and because a crash of native code must not be the caller's crash.
 
-This file holds the command line, its translation into llama.cpp's parameters, and how the process ends.
+This file holds the command line, its translation into llama.cpp's parameters, and how the process ends. With
+`--shared` it is the one server of all processes of a user: `rendezvous` starts it and tells it when to end.
 
 With `--leased` (how `server_process` starts it) the first line of stdin is the key, a report goes to stdout when it is
 ready or has failed, and it ends at once when stdin does: the other end is held by the parent alone, so however the
@@ -18,6 +19,7 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 import select
 import signal
 import socket
@@ -31,6 +33,8 @@ import platformdirs
 
 from trawl.errors import ModelUnavailable
 from trawl.llama.models import E5_NAME
+from trawl.llama.rendezvous import SharedServer
+from trawl.llama.run_directory import Running
 from trawl.llama.weights import INSTALL_HINT, ensure_e5
 
 REPORT = b"@trawl "
@@ -67,12 +71,14 @@ def main(argv: list[str] | None = None) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
+    if options.shared:
+        _serve_shared(options)
     if options.leased:
         options.api_key = _lease()
     try:
         server = start_server(options)
     except ModelUnavailable as error:
-        _tell(options.leased, error=f"{error.message}. {error.hint}".rstrip(". ") + ".")
+        _tell(options.leased, error=_sentence(error))
         os._exit(1)
     if options.leased:
         _tell(True, url=server.listening_address)
@@ -168,6 +174,11 @@ def _parser() -> argparse.ArgumentParser:
 
     parser.add_argument("-v", "--verbose", action="store_true", help="llama.cpp's own log on stderr")
     parser.add_argument("--leased", action="store_true", help=argparse.SUPPRESS)
+    # How `rendezvous` starts it.
+    parser.add_argument("--shared", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--lock-fd", type=int, help=argparse.SUPPRESS)
+    for name in ("--start-seconds", "--idle-seconds", "--grace-seconds"):
+        parser.add_argument(name, type=float, help=argparse.SUPPRESS)
     return parser
 
 
@@ -296,6 +307,37 @@ def _check_address(host: str, port: int) -> None:
                 f"port {port} of {host} is in use already", hint="Give another --port; 0 takes any free one."
             ) from None
         raise ModelUnavailable(f"it cannot listen on {host}, port {port}: {error.strerror}") from None
+
+
+def _sentence(error: ModelUnavailable) -> str:
+    return f"{error.message}. {error.hint}".rstrip(". ")
+
+
+# Shared by the processes of a user
+
+
+def _serve_shared(options: argparse.Namespace) -> NoReturn:
+    """Serves with a key of its own until nobody needs it; see `rendezvous`."""
+    if os.fork():
+        os._exit(0)  # whoever started it has nothing to wait for, and the server no parent to outlive
+    os.chdir("/")
+    # The system ends it when loading takes too long: no Python code could.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, options.start_seconds)
+    options.api_key = secrets.token_urlsafe(24)
+    try:
+        shared = SharedServer(options.shared, options.lock_fd, options.idle_seconds, options.grace_seconds)
+        try:
+            server = start_server(options)
+        except ModelUnavailable as error:
+            shared.fail(_sentence(error))
+            raise
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        shared.serve(Running(server.listening_address, options.api_key, os.getpid(), options.alias), _stop_signals())
+    except ModelUnavailable as error:
+        print(_sentence(error), file=sys.stderr, flush=True)
+        os._exit(1)
+    os._exit(0)
 
 
 # How it ends
