@@ -69,6 +69,7 @@ UNREADABLE = {
     "noise": lambda p: p.write_bytes(np.random.default_rng(1).bytes(p.stat().st_size)),
     "header gone": lambda p: overwrite(p, 0, b"\xff" * 100),
     "first page gone": lambda p: overwrite(p, 100, b"\xff" * 16000),
+    "format number": lambda p: overwrite(p, 44, b"\xff" * 4),
     "half a page left": lambda p: os.truncate(p, 8000),
 }
 PARTLY = {
@@ -77,6 +78,10 @@ PARTLY = {
     "noise in the middle": lambda p: middle(p, np.random.default_rng(2).bytes(16384)),
     "zeros in the middle": lambda p: middle(p, bytes(16384)),
     "ones in the middle": lambda p: middle(p, b"\xff" * 16384),
+    "an older version in the header, ones in the middle": lambda p: (
+        overwrite(p, 60, bytes(4)),
+        middle(p, b"\xff" * 16384),
+    ),
     "a log of noise": lambda p: p.with_name(p.name + "-wal").write_bytes(b"garbage" * 10_000),
     "shared memory of noise": lambda p: p.with_name(p.name + "-shm").write_bytes(b"garbage" * 5000),
     "a journal of noise": lambda p: p.with_name(p.name + "-journal").write_bytes(b"garbage" * 5000),

@@ -62,12 +62,13 @@ VALUE_BYTES = 32 * 2**20
 _BUSY_SECONDS = 1.0
 _READERS = 2
 _WRITES_AT_ONCE = 256
+_REPEATS = 2
 _JOURNAL_BYTES = 16 * 2**20
 _RECLAIMED_PAGES = 1000
 
 # Primary result codes (sqlite.org/rescode.html) that a sound file of ours cannot give.
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG})
-_DAMAGE_SEEN_BY_THE_PARSER = ("no such table", "no such column", "has no column")
+_DAMAGE_BEHIND_A_GENERIC_CODE = ("no such table", "no such column", "has no column", "unsupported file format")
 _CONTENTION = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 _REASONS = {
     **dict.fromkeys(_CONTENTION, "other processes keep it locked"),
@@ -246,15 +247,17 @@ class Database:
             job.done.set_exception(unavailable)
 
     def _attempt(self, seat: _Seat, begin: str, work: Callable[[sqlite3.Connection], T]) -> T:
-        """`work` in a transaction; once more when the file turns out to be damaged or to have changed its schema."""
-        try:
-            return self._transact(seat, begin, work)
-        except _VersionChanged:
-            pass
-        except sqlite3.Error as error:
-            if not _is_damage(error):
-                raise
-            self._set_aside(seat.identity, error)
+        """`work` in a transaction; again when the file turns out to be damaged, or to have changed its schema, which
+        may be how damage shows first."""
+        for _ in range(_REPEATS):
+            try:
+                return self._transact(seat, begin, work)
+            except _VersionChanged:
+                continue
+            except sqlite3.Error as error:
+                if not _is_damage(error):
+                    raise
+                self._set_aside(seat.identity, error)
         return self._transact(seat, begin, work)
 
     def _transact(self, seat: _Seat, begin: str, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -452,6 +455,6 @@ def _is_damage(error: sqlite3.Error) -> bool:
     if isinstance(error, Damaged):
         return True
     if _code(error) == sqlite3.SQLITE_ERROR:
-        return any(words in str(error) for words in _DAMAGE_SEEN_BY_THE_PARSER)
+        return any(words in str(error) for words in _DAMAGE_BEHIND_A_GENERIC_CODE)
     # A read past the end of the file: it lacks pages that its log or header tells of.
     return _code(error) in _DAMAGE or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHORT_READ
