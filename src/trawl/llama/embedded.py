@@ -24,7 +24,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -94,7 +94,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
 # The command line
 
 
-def parse_options(argv: list[str] | None, environ: os._Environ[str] | dict[str, str]) -> argparse.Namespace:
+def parse_options(argv: list[str] | None, environ: Mapping[str, str]) -> argparse.Namespace:
     """The options, checked and with every default filled in; a mistake ends the program with a usage message."""
     parser = _parser()
     options = parser.parse_args(argv)

@@ -273,13 +273,13 @@ class SharedServer:
         read; the clients have been told then, and the process has to end at once.
 
         Raises:
-            ModelUnavailable: the run directory cannot be written.
+            ModelUnavailable: the run directory cannot be used.
         """
-        self._is_unused()  # whoever waits for it counts, and may be quick
         try:
+            self._is_unused()  # whoever waits for it counts, and may be quick
             self._directory.write_state(running)
         except OSError as error:
-            raise ModelUnavailable(f"{self._directory.path} cannot be written: {error.strerror}") from error
+            raise ModelUnavailable(f"{self._directory.path} cannot be used: {error.strerror}") from error
         while not select.select([stopped], [], [], LOOK_SECONDS)[0]:
             with suppress(OSError):  # out of files, a full disk: the next look may go better
                 if not self._directory.is_locked_by(self._lock_fd):
@@ -300,11 +300,14 @@ class SharedServer:
     def _closes_the_gate(self) -> bool:
         """Whether nobody is joining; the gate stays closed until the process ends."""
         gate = self._directory.open(GATE)
-        # Somebody may have joined since the last look.
-        if gate.try_lock() and self._is_unused():
-            return True
-        gate.close()
-        return False
+        ends = False
+        try:
+            # Somebody may have joined since the last look.
+            ends = gate.try_lock() and self._is_unused()
+        finally:
+            if not ends:
+                gate.close()
+        return ends
 
     def _tidy(self, running: Running) -> None:
         """Mends the state file if something else has touched it, and keeps the log small."""

@@ -75,7 +75,8 @@ _guard = threading.RLock()
 
 def _close_in_copy() -> None:
     for file in _open:
-        os.close(file.fd)
+        with suppress(OSError):  # somebody has closed all files of the process
+            os.close(file.fd)
     _open.clear()
     _guard.release()
 
