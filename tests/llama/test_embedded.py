@@ -282,7 +282,8 @@ def test_it_chats_and_its_context_is_shared_out_over_the_slots() -> None:
     with program("-m", CHAT, "-c", "1024", "-np", "2", "--metrics", "-t", "1") as server:
         body = {"messages": [{"role": "user", "content": "Say yes."}], "max_tokens": 4}
         status, reply = server.ask("/v1/chat/completions", body)
-        assert (status, reply["usage"]["completion_tokens"]) == (200, 4)
+        assert status == 200
+        assert 1 <= reply["usage"]["completion_tokens"] <= 4
         assert [slot["n_ctx"] for slot in server.ask("/slots")[1]] == [512, 512]
         assert "llamacpp:" in server.ask("/metrics")[1]
 
