@@ -439,6 +439,24 @@ async def test_one_that_gives_up_waiting_does_not_stop_the_start(model_dir: Path
 
 @pytest.mark.slow
 @pytest.mark.embedded
+@pytest.mark.usefixtures("short_grace")
+async def test_it_does_not_end_while_somebody_is_joining(model_dir: Path, runtime_dir: Path) -> None:
+    lease = await lease_server(model_dir, runtime_dir, Deadline.after(60))
+    joining = RunDirectory(run_dir(runtime_dir))
+    gate = joining.open("gate")
+    assert gate.try_lock()
+    lease.release()
+    assert not await gone_within(lease.pid, 3 * rendezvous.LOOK_SECONDS)
+    joined = joining.new_lease()
+    gate.close()
+    assert not await gone_within(lease.pid, 3 * rendezvous.LOOK_SECONDS)
+    joined.release()
+    assert await gone_within(lease.pid, 5)
+    joining.close()
+
+
+@pytest.mark.slow
+@pytest.mark.embedded
 async def test_eight_processes_that_come_while_it_ends_all_get_one_that_works(
     model_dir: Path, runtime_dir: Path
 ) -> None:
@@ -693,6 +711,21 @@ def test_a_state_file_that_is_none_is_no_state(tmp_path: Path, make: str) -> Non
         path.write_bytes(b"x")
         os.truncate(path, 2**40)
     assert directory.read_state() is None
+    directory.close()
+
+
+def test_one_that_looks_whether_a_server_lives_is_not_taken_for_one(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    assert not directory.server_lives()
+    looking, serving = directory.open("server.lock"), directory.open("server.lock")
+    assert looking.try_lock(fcntl.LOCK_SH)
+    assert not directory.server_lives()
+    assert not serving.try_lock()
+    looking.close()
+    assert serving.try_lock()
+    assert directory.server_lives()
+    serving.close()
+    assert not directory.server_lives()
     directory.close()
 
 
