@@ -47,6 +47,7 @@ READ_SECONDS = 5.0
 """After which a read is given up: the file system hangs."""
 WRITE_SECONDS = 10.0
 """How long a write keeps trying while other processes write."""
+POLL_SECONDS = 0.01
 CLOSE_SECONDS = 2.0
 """How long closing waits for what is queued."""
 REST_SECONDS = 60.0
@@ -167,21 +168,30 @@ class Database:
 
     async def aclose(self, seconds: float = CLOSE_SECONDS) -> None:
         """`close`, without blocking the event loop."""
-        await asyncio.to_thread(self.close, seconds)
+        until = time.monotonic() + seconds
+        for lane in self._closing():
+            # Polled: when the interpreter is ending there is no new thread to wait in.
+            while not lane.join(0) and time.monotonic() < until:  # noqa: ASYNC110
+                await asyncio.sleep(POLL_SECONDS)
+            lane.clear()
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Write what is queued, drop what is not written after `seconds`, and let go of the file. Idempotent."""
+        until = time.monotonic() + seconds
+        for lane in self._closing():
+            lane.join(max(0.0, until - time.monotonic()))
+            lane.clear()
+
+    def _closing(self) -> tuple[Lane[_Seat], ...]:
+        """The lanes, which have been told to end."""
         lanes = self._lanes_here()
         if not self._closed:
             for farewell in self._farewells:
                 farewell()
         self._closed = True
-        until = time.monotonic() + seconds
-        for lane in (lanes.writing, lanes.reading):
-            lane.close()
-        for lane in (lanes.writing, lanes.reading):
-            if not lane.join(max(0.0, until - time.monotonic())):
-                lane.clear()
+        lanes.writing.close()
+        lanes.reading.close()
+        return lanes.writing, lanes.reading
 
     def _lanes_here(self) -> _Lanes:
         """The lanes of this process: a forked child opens the file anew."""
