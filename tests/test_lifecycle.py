@@ -200,7 +200,7 @@ try:
 except trawl.errors.EngineError as error:
     print(error)
 """
-    assert run(tmp_path, hut, script).splitlines() == ["1 1", "1", "engine: the engine is closed Make a new Engine."]
+    assert run(tmp_path, hut, script).splitlines() == ["1 1", "1", "engine: the engine is closed. Make a new Engine."]
 
 
 def test_plain_calls_inside_a_running_event_loop(tmp_path, hut):

@@ -80,8 +80,10 @@ class TrawlError(Exception):
 
     def __str__(self) -> str:
         where = f" ({self.url})" if self.url else ""
-        what_to_do = f" {self.hint}" if self.hint else ""
-        return f"{self.stage}: {self.message}{where}{what_to_do}"
+        said = f"{self.stage}: {self.message}{where}"
+        if not self.hint:
+            return said
+        return f"{said}{'' if said.endswith(('.', '!', '?')) else '.'} {self.hint}"
 
 
 class UsageError(TrawlError, ValueError):
