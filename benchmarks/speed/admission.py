@@ -1,7 +1,7 @@
 """What somebody else on the same small server notices of our heavy work, with the queue of `trawl.llama.admission` and
 without it.
 
-    python benchmarks/speed/admission.py [--wcxb DIR] [--calls N] [--passages N] [--piece N] [--json OUT]
+    python benchmarks/speed/admission.py [--wcxb DIR] [--calls N] [--passages N] [--json OUT]
 
 Starts an embedded llama-server of its own. N callers at once embed passages of 450 characters, while a plain HTTP
 client that knows nothing of trawl sends a request of 16 tokens every half second, whether the last one was answered or
@@ -22,7 +22,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
@@ -33,8 +33,8 @@ from pydantic import SecretStr
 from trawl import Settings
 from trawl.deadline import Deadline
 from trawl.errors import ModelBusy, ModelError
-from trawl.llama.admission import Admission, EndpointStats, Limits
-from trawl.llama.embedder import BATCH_INPUTS, Embedder, open_embedder
+from trawl.llama.admission import EndpointStats
+from trawl.llama.servers import ModelServers
 
 REPO = Path(__file__).resolve().parents[2]
 WCXB = Path(os.environ.get("TRAWL_WCXB_DIR") or REPO.parent / "shared/data/wcxb") / "dev"
@@ -60,14 +60,13 @@ def main() -> None:
     parser.add_argument("--wcxb", type=Path, default=WCXB)
     parser.add_argument("--calls", type=int, default=10)
     parser.add_argument("--passages", type=int, default=60, help="of each call")
-    parser.add_argument("--piece", type=int, default=BATCH_INPUTS, help="passages that one permit covers")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     work = passages(options.wcxb, options.calls, options.passages)
     with embedded_server() as (url, key):
-        idle, limited, peer = asyncio.run(measure(url, key, work, options.piece))
+        idle, limited, peer = asyncio.run(measure(url, key, work))
 
-    print(f"{options.calls} calls x {options.passages} passages, a permit for every {options.piece} of them")
+    print(f"{options.calls} calls x {options.passages} passages of {PASSAGE_CHARS} characters")
     print(row("idle server", idle))
     for name, load in (("max_inflight=2", limited), (f"max_inflight={options.calls}", peer)):
         ended = ", ".join(f"{count} {how}" for how, count in load.endings.most_common())
@@ -124,13 +123,11 @@ def wait_until_ready(server: subprocess.Popen[bytes], health: str) -> None:
     sys.exit("the embedded server did not start")
 
 
-async def measure(url: str, key: str, work: list[list[str]], piece: int) -> tuple[list[float], Load, Load]:
+async def measure(url: str, key: str, work: list[list[str]]) -> tuple[list[float], Load, Load]:
     headers = {"Authorization": f"Bearer {key}"}
-    # Callers have connections of their own: one client's pool would be a queue too.
-    async with AsyncExitStack() as stack:
-        other = await stack.enter_async_context(
-            httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=CALL_SECONDS)
-        )
+    limited = Settings(embed_url=url, embed_api_key=SecretStr(key), embedded=False)
+    unlimited = limited.model_copy(update={"max_inflight": len(work)})
+    async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=CALL_SECONDS) as other:
         body = {"model": "any", "input": [await sixteen_tokens(other)]}
 
         async def probe() -> float:
@@ -138,11 +135,8 @@ async def measure(url: str, key: str, work: list[list[str]], piece: int) -> tupl
             (await other.post("/v1/embeddings", json=body)).raise_for_status()
             return time.perf_counter() - began
 
-        callers = [(await opened(stack, url, key), texts) for texts in work]
         idle = [await probe() for _ in range(20)]
-        limited = await load(Limits(), callers, piece, probe)
-        peer = await load(Limits(max_inflight=len(work), queue_depth=0), callers, piece, probe)
-    return idle, limited, peer
+        return idle, await load(limited, work, probe), await load(unlimited, work, probe)
 
 
 async def sixteen_tokens(client: httpx.AsyncClient) -> list[int]:
@@ -152,41 +146,33 @@ async def sixteen_tokens(client: httpx.AsyncClient) -> list[int]:
     return tokens[: PROBE_TOKENS - 1] + tokens[-1:]
 
 
-async def opened(stack: AsyncExitStack, url: str, key: str) -> Embedder:
-    settings = Settings(embed_url=url, embed_api_key=SecretStr(key), embedded=False)
-    embedder, why = await open_embedder(settings, Deadline.after(30))
-    if embedder is None:
-        sys.exit(why)
-    stack.push_async_callback(embedder.aclose)
-    return embedder
-
-
-async def load(
-    limits: Limits, callers: list[tuple[Embedder, list[str]]], piece: int, probe: Callable[[], Awaitable[float]]
-) -> Load:
+async def load(settings: Settings, work: list[list[str]], probe: Callable[[], Awaitable[float]]) -> Load:
     """All calls at once through one queue, and the probes that were sent meanwhile."""
-    queue = Admission("the server", limits)
+    servers = ModelServers(settings)
+    opened = await servers.embedder.get(Deadline.after(60))
+    embedder = opened.backend
+    if embedder is None:
+        sys.exit(str(opened))
     began = time.perf_counter()
 
-    async def call(embedder: Embedder, texts: list[str]) -> str:
-        deadline = Deadline.after(CALL_SECONDS)
+    async def call(texts: list[str]) -> str:
         try:
-            for start in range(0, len(texts), piece):
-                async with queue.permit(deadline):
-                    await embedder.embed_passages(texts[start : start + piece], deadline)
+            await embedder.embed(["What do they say?"], texts, Deadline.after(CALL_SECONDS))
         except ModelBusy as error:
             return error.reason
         except ModelError as error:
             return error.message
         return "done"
 
-    calls = asyncio.gather(*(call(embedder, texts) for embedder, texts in callers))
+    calls = asyncio.gather(*(call(texts) for texts in work))
     probes = []
     while not calls.done():
         probes.append(asyncio.ensure_future(probe()))
         await asyncio.wait([calls], timeout=PROBE_EVERY)
     seconds = time.perf_counter() - began
-    return Load(await asyncio.gather(*probes), Counter(await calls), seconds, queue.stats())
+    (stats,) = servers.stats().values()
+    await servers.aclose()
+    return Load(await asyncio.gather(*probes), Counter(await calls), seconds, stats)
 
 
 def row(name: str, probes: list[float]) -> str:
