@@ -30,6 +30,8 @@ def _isolate(monkeypatch: pytest.MonkeyPatch, home: Path, cache: Path) -> None:
         monkeypatch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))
     # Converting the embedding model takes long, so its folder is shared by all tests (and by runs, if the caller says).
     monkeypatch.setenv("TRAWL_CACHE_DIR", str(cache))
+    # So is the embedded server, which lives as long as somebody uses it.
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(cache))
     # Playwright looks for its own browsers below the home folder just hidden.
     user_cache = CALLER_ENV.get("XDG_CACHE_HOME") or f"{CALLER_ENV.get('HOME', '')}/.cache"
     browsers = CALLER_ENV.get("PLAYWRIGHT_BROWSERS_PATH") or f"{user_cache}/ms-playwright"

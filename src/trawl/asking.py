@@ -58,6 +58,8 @@ class Ask:
     k: int | None = None
     max_tokens: int = DEFAULT_MAX_TOKENS
     use_hyde: bool = False
+    use_rerank: bool = True
+    no_store: bool = False
 
     @property
     def query(self) -> str:
@@ -72,6 +74,8 @@ class Ask:
         k: int | None = None,
         max_tokens: int = DEFAULT_MAX_TOKENS,
         use_hyde: bool = False,
+        use_rerank: bool = True,
+        no_store: bool = False,
     ) -> Ask:
         """Check the arguments of a call.
 
@@ -82,7 +86,7 @@ class Ask:
             raise UsageError(f"k must be a whole number from 1, not {k!r}")
         if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or not 1 <= max_tokens <= _MOST_TOKENS:
             raise UsageError(f"max_tokens must be a whole number from 1 to {_MOST_TOKENS:,}, not {max_tokens!r}")
-        return cls(_questions(query), k, max_tokens, bool(use_hyde))
+        return cls(_questions(query), k, max_tokens, bool(use_hyde), bool(use_rerank), bool(no_store))
 
 
 def _questions(query: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ import asyncio
 import atexit
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -36,12 +37,25 @@ from trawl.types import Document, Page, PipelineResult
 
 if TYPE_CHECKING:
     from trawl.fetchers import FetchTools
-    from trawl.llama.shared import SharedEmbedder
+    from trawl.llama.admission import EndpointStats
+    from trawl.llama.servers import ModelServers
     from trawl.net.browser import Browser
     from trawl.net.http import HttpClient
     from trawl.pipeline import PageSource, Services
+    from trawl.store.database import Database
+    from trawl.store.vectors import VectorCounters, VectorStore
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """How an engine has fared since it was made."""
+
+    endpoints: Mapping[str, EndpointStats]
+    """Queue, waits, refusals and latencies of each model server, by its address."""
+    vectors: VectorCounters
+    """Hits and misses of the vectors that are kept."""
 
 
 class AsyncEngine:
@@ -51,6 +65,7 @@ class AsyncEngine:
         settings: `Settings.from_env()` when None.
         allow_private: hosts (`host`, `host:port`) that may be reached although they lie in a private network.
         connect_to: for tests: where connections to a (host, port) go instead.
+        progress: told in a few words what takes long, for whoever is watching; called on the engine's own thread.
 
     Raises:
         UsageError: an argument is of a wrong type, or an entry of `allow_private` is no host.
@@ -62,10 +77,14 @@ class AsyncEngine:
         *,
         allow_private: Iterable[str] = (),
         connect_to: ConnectTo | None = None,
+        progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.settings = _settings(settings)
+        self._progress = progress
         self._dialer = Dialer(Policy.of(allow_private), connect_to=connect_to)
         self._services_made: Services | None = None
+        self._database: Database | None = None
+        self._vectors: VectorStore | None = None
         self._http: HttpClient | None = None
         self._browser: Browser | None = None
         self._closed = False
@@ -100,10 +119,11 @@ class AsyncEngine:
             k: at most so many pieces; None: as many as the budget holds.
             max_tokens: what the pieces may cost, headings included (estimated tokens).
             render: "auto" (a browser when the page needs it), "always" or "never"; None: as the settings say.
-            use_hyde: accepted; has no effect until a utility model is connected (a warning says so).
-            use_rerank: accepted; `rerank_used` of the result says whether it happened.
+            use_hyde: also look for what an answer made up by the utility model looks like; `hyde_used` of the result
+                says whether that happened.
+            use_rerank: let the reranker order the best pieces, when there is one; `rerank_used` says whether it did.
             max_cache_age_s: accepted; every call fetches afresh, which satisfies any age.
-            no_store: accepted; nothing is stored.
+            no_store: nothing of this call is kept, also no vectors.
             timeout: seconds for the whole call; None: as the settings say.
 
         Returns:
@@ -115,7 +135,7 @@ class AsyncEngine:
         """
         from trawl import pipeline
 
-        ask = Ask.of(query, k=k, max_tokens=max_tokens, use_hyde=use_hyde)
+        ask = Ask.of(query, k=k, max_tokens=max_tokens, use_hyde=use_hyde, use_rerank=use_rerank, no_store=no_store)
         check_age(max_cache_age_s)
         deadline = self._deadline(timeout)
         source = self._source(url, render, deadline)
@@ -150,7 +170,7 @@ class AsyncEngine:
         from trawl import pipeline
         from trawl.fetchers.local import local_page
 
-        ask = Ask.of(query, k=k, max_tokens=max_tokens, use_hyde=use_hyde)
+        ask = Ask.of(query, k=k, max_tokens=max_tokens, use_hyde=use_hyde, use_rerank=use_rerank)
         check_content(content, url, content_type, status)
         deadline = self._deadline(timeout)
 
@@ -192,22 +212,47 @@ class AsyncEngine:
         if self._closed:
             return
         self._closed = True
-        owned: list[SharedEmbedder | HttpClient | Browser | None] = [self._http, self._browser]
+        owned: list[ModelServers | HttpClient | Browser | None] = [self._http, self._browser]
         if self._services_made is not None:
             self._services_made.remainders.clear()
-            owned.append(self._services_made.embedder)
+            owned.append(self._services_made.models)
         await asyncio.gather(*(resource.aclose() for resource in owned if resource is not None))
+        if self._database is not None:
+            await self._database.aclose()
+
+    def stats(self) -> EngineStats:
+        """Queues, waits, refusals and latencies of the model servers, and how often kept vectors were of use.
+
+        Raises:
+            EngineError: the engine is closed.
+        """
+        from trawl.store.vectors import VectorCounters
+
+        self._check_open()
+        made, vectors = self._services_made, self._vectors
+        return EngineStats(
+            endpoints=made.models.stats() if made else {},
+            vectors=vectors.counters if vectors else VectorCounters(),
+        )
 
     def _services(self) -> Services:
         if self._services_made is None:
-            from trawl.llama.shared import SharedEmbedder
+            from trawl.llama.servers import ModelServers
             from trawl.pipeline import Services
+            from trawl.relevance import RankingLimits
             from trawl.remainders import Remainders
+            from trawl.retrieval.rerank import Caps
+            from trawl.store.database import Database
+            from trawl.store.vectors import VectorStore
 
+            settings = self.settings
+            self._database = Database(settings.store_path)
+            self._vectors = VectorStore(self._database, settings.embed_cache_max_mb * 2**20, settings.embed_cache_ttl)
+            caps = Caps(settings.rerank_max_docs, settings.rerank_max_per_doc_chars, settings.rerank_max_chars)
             self._services_made = Services(
-                embedder=SharedEmbedder(self.settings),
+                models=ModelServers(settings, vectors=self._vectors, progress=self._progress),
                 remainders=Remainders(),
-                chunk_budget=self.settings.chunk_budget,
+                limits=RankingLimits(settings.chunk_budget, caps, settings.rerank_include_title),
             )
         return self._services_made
 
@@ -270,10 +315,12 @@ class Engine:
         *,
         allow_private: Iterable[str] = (),
         connect_to: ConnectTo | None = None,
+        progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.settings = _settings(settings)
         self._allow_private = tuple(allow_private)
         self._connect_to = connect_to
+        self._progress = progress
         self._lock = threading.Lock()
         self._closed = False
         self._build()
@@ -281,7 +328,9 @@ class Engine:
 
     def _build(self) -> None:
         self._loop = BackgroundLoop()
-        self._engine = AsyncEngine(self.settings, allow_private=self._allow_private, connect_to=self._connect_to)
+        self._engine = AsyncEngine(
+            self.settings, allow_private=self._allow_private, connect_to=self._connect_to, progress=self._progress
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -310,6 +359,14 @@ class Engine:
     def more(self, handle: str, *, max_tokens: int = DEFAULT_MAX_TOKENS) -> PipelineResult:
         """As `AsyncEngine.more`."""
         return self._run(lambda engine: engine.more(handle, max_tokens=max_tokens))
+
+    def stats(self) -> EngineStats:
+        """As `AsyncEngine.stats`."""
+
+        async def ask(engine: AsyncEngine) -> EngineStats:
+            return engine.stats()
+
+        return self._run(ask)
 
     def close(self) -> None:
         """Close everything the engine owns and wait for it. Idempotent."""

@@ -5,7 +5,7 @@
       │ fetch      fetchers: HTTP, browser               -> Page (with its outcome)
       │ read       extraction: bytes to blocks           -> Document
       │ chunk      chunking                              -> Chunks
-      │ retrieve   BM25, prefilter, embeddings, fusion   -> Ranked, best first
+      │ rank       relevance: BM25, embeddings, reranker -> Ranked, best first
       │ pack       as many as the budget holds           -> pieces and the rest
       ▼
     PipelineResult
@@ -26,37 +26,31 @@ from trawl.anchors import anchor
 from trawl.asking import Ask
 from trawl.chunking import chunk_document
 from trawl.deadline import Deadline
-from trawl.errors import DeadlineExceeded, FetchError, ModelError, TrawlError, UsageError, without_secrets
+from trawl.errors import FetchError, TrawlError, UsageError, without_secrets
 from trawl.extraction.reader import read_document
 from trawl.pieces import piece, piece_tokens
+from trawl.relevance import Preparation, RankingLimits, relevant
 from trawl.remainders import Remainder, Remainders
 from trawl.retrieval.choose import left_over, pack
-from trawl.retrieval.rank import Ranked, in_order, passage_text, prefilter, rank
+from trawl.retrieval.rank import Ranked, in_order
 from trawl.types import Chunk, Document, Outcome, Page, PipelineResult
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from trawl.llama.embedder import Embedder
-    from trawl.llama.shared import SharedEmbedder
+    from trawl.llama.servers import ModelServers
 
 log = logging.getLogger(__name__)
 
 _CONTENT_OUTCOMES: frozenset[Outcome] = frozenset({"ok", "truncated", "paywall", "js_shell"})
 """Outcomes whose text is part of what was asked for. The text of a challenge or login page is not: it is withheld."""
 
-_AFTER_EMBEDDING = 0.5
-"""Seconds kept back from the embedder, so that a slow one leaves time to answer lexically."""
-
 
 @dataclass(frozen=True, slots=True)
 class Services:
     """What calls share: the engine makes it once."""
 
-    embedder: SharedEmbedder
+    models: ModelServers
     remainders: Remainders
-    chunk_budget: int
-    """How many chunks the prefilter lets through to the embedder; 0 or less: all."""
+    limits: RankingLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +67,19 @@ async def answer(source: PageSource, ask: Ask, services: Services, deadline: Dea
     """Run the whole flow for one page. Never raises but for cancellation and `UsageError`."""
     started = time.perf_counter()
     result = PipelineResult(url=source.url, query=ask.query)
-    warm: asyncio.Task[tuple[Embedder | None, str]] | None = None
+    prepared: Preparation | None = None
     try:
         if source.admit is not None:
             await source.admit()
         if ask.questions:
-            # The model may have to start: let it, while the page is on its way.
-            warm = asyncio.create_task(services.embedder.get(deadline))
+            # A model may have to start: let it, while the page is on its way.
+            prepared = Preparation(ask, services.models, deadline)
         page = await source.fetch()
         _tell_page(result, page)
         if page.outcome in _CONTENT_OUTCOMES:
             document = await _read(page, deadline)
             _tell_document(result, page, document)
-            await _retrieve(result, document, ask, services, warm, deadline)
+            await _retrieve(result, document, ask, services, prepared, deadline)
     except UsageError:
         raise
     except TrawlError as error:
@@ -97,8 +91,8 @@ async def answer(source: PageSource, ask: Ask, services: Services, deadline: Dea
         result.outcome = "internal_error"
         result.path = "error"
     finally:
-        if warm is not None and not warm.done():
-            warm.cancel()
+        if prepared is not None:
+            prepared.cancel()
     result.total_ms = _ms_since(started)
     return result
 
@@ -128,7 +122,9 @@ def next_pieces(remainder: Remainder, max_tokens: int, services: Services) -> Pi
         fetch_ms=0,
         chunk_ms=0,
         retrieval_ms=0,
+        rerank_ms=0,
         n_chunks_embedded=0,
+        embed_cache_hits=0,
         embed_cache_misses=0,
     )
     ask = Ask(remainder.ask.questions, remainder.ask.k, max_tokens)
@@ -148,7 +144,7 @@ async def _retrieve(
     document: Document,
     ask: Ask,
     services: Services,
-    warm: asyncio.Task[tuple[Embedder | None, str]] | None,
+    prepared: Preparation | None,
     deadline: Deadline,
 ) -> None:
     started = time.perf_counter()
@@ -160,56 +156,13 @@ async def _retrieve(
         return
 
     started = time.perf_counter()
-    if warm is None:
+    if prepared is None:
         ranked = in_order(chunks)
         result.retrieval_diagnostics = {"mode": "reading_order"}
     else:
-        candidates = await asyncio.to_thread(prefilter, chunks, ask.questions, services.chunk_budget)
-        similarities = await _similarities(result, chunks, candidates, document, ask, services, warm, deadline)
-        ranked = await asyncio.to_thread(rank, chunks, ask.questions, candidates=candidates, similarities=similarities)
-        if ask.use_hyde:
-            result.warnings.append("use_hyde has no effect: no utility model is connected")
+        ranked = await relevant(result, chunks, ask, services.models, prepared, services.limits, deadline)
     await asyncio.to_thread(_pack, result, document, ranked, ask, services)
     result.retrieval_ms = _ms_since(started)
-
-
-async def _similarities(
-    result: PipelineResult,
-    chunks: Sequence[Chunk],
-    candidates: Sequence[int],
-    document: Document,
-    ask: Ask,
-    services: Services,
-    warm: asyncio.Task[tuple[Embedder | None, str]],
-    deadline: Deadline,
-) -> np.ndarray | None:
-    """Cosine of every question with every candidate, shape (questions, candidates); None: rank by words alone."""
-    embedder: Embedder | None = None
-    try:
-        embedder, reason = await warm
-        if embedder is None:
-            _tell_lexical(result, reason)
-            return None
-        within = Deadline(deadline.at - _AFTER_EMBEDDING)
-        passages = [passage_text(chunks[i], document.title) for i in candidates]
-        questions, vectors = await asyncio.gather(
-            embedder.embed_queries(list(ask.questions), within), embedder.embed_passages(passages, within)
-        )
-    except (ModelError, DeadlineExceeded) as error:
-        if embedder is not None:
-            services.embedder.report_failure(embedder)
-        _tell_lexical(result, str(error))
-        return None
-    result.n_chunks_embedded = len(candidates)
-    result.embed_cache_misses = len(candidates)
-    result.retrieval_diagnostics = {"mode": "hybrid", "backend": embedder.name, "model": embedder.model}
-    similarities: np.ndarray = questions @ vectors.T
-    return similarities
-
-
-def _tell_lexical(result: PipelineResult, reason: str) -> None:
-    result.retrieval_diagnostics = {"mode": "bm25_fallback"}
-    result.warnings.append(f"embeddings unavailable, using lexical ranking: {reason}")
 
 
 def _pack(result: PipelineResult, document: Document, ranked: Sequence[Ranked], ask: Ask, services: Services) -> None:

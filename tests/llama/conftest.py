@@ -15,8 +15,8 @@ import pytest
 from tests.llama.servers import RunningServer, llama_server
 from tests.llama.tiny_models import make_projector, make_reranker, smollm2
 from trawl.deadline import Deadline
-from trawl.llama import embedder as embedder_module
-from trawl.llama.server_process import Lease, lease_server
+from trawl.llama import backends as backends_module
+from trawl.llama.rendezvous import Lease, lease_server
 from trawl.llama.weights import embedded_missing
 from trawl.settings import Settings
 
@@ -105,7 +105,8 @@ def fake_server() -> Callable[..., Any]:
 
 @pytest.fixture(autouse=True)
 def nobody_on_the_default_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedder_module, "DEFAULT_URL", NOBODY)
+    for name in ("EMBED_URL", "CHAT_URL", "RERANK_URL"):
+        monkeypatch.setattr(backends_module, name, NOBODY)
 
 
 @pytest.fixture(scope="session")
@@ -119,7 +120,8 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(cache_dir: Path) -> Iterator[Lease]:
     """The real server, held for the module. A lease outlives the loop that got it."""
-    lease = asyncio.run(lease_server(cache_dir, Deadline.after(30)))
+    settings = Settings(cache_dir=cache_dir)
+    lease = asyncio.run(lease_server(settings.cache_dir, settings.runtime_dir, Deadline.after(60)))
     yield lease
     lease.release()
 

@@ -15,6 +15,7 @@ from tests.replay import ReplayWeb
 from trawl.net.browser import find_browser
 from trawl.settings import Settings
 
+NOBODY = "http://127.0.0.1:9/v1"
 SITE = "http://site.example.com"
 PROSE = "<p>The hut has a stove and eleven bunks, and the key hangs behind the door.</p>" * 8
 PDF = (
@@ -113,7 +114,7 @@ def urls(web: ReplayWeb) -> list[str]:
 
 
 def test_plain_calls_connect_through_the_dialer_alone(web: ReplayWeb, urls: list[str]) -> None:
-    outcomes, seen = watched(web, urls, render="never", embedded=False, embed_url="http://127.0.0.1:9/v1")
+    outcomes, seen = watched(web, urls, render="never", embedded=False, embed_url=NOBODY, rerank_url=NOBODY)
     found = [outcome for outcome, _, _ in outcomes]
     assert found[0] == "ok"
     assert found[3:] == ["refused", "refused"]
@@ -130,7 +131,7 @@ def test_plain_calls_connect_through_the_dialer_alone(web: ReplayWeb, urls: list
 @pytest.mark.browser
 @pytest.mark.skipif(find_browser(Settings()) is None, reason="no Chromium is installed")
 def test_rendered_calls_connect_through_the_dialer_alone(web: ReplayWeb, urls: list[str]) -> None:
-    outcomes, seen = watched(web, urls[:1], render="always", embedded=False, embed_url="http://127.0.0.1:9/v1")
+    outcomes, seen = watched(web, urls[:1], render="always", embedded=False, embed_url=NOBODY, rerank_url=NOBODY)
     assert outcomes[0][0] == "ok"
     assert str(outcomes[0][2]).startswith("playwright")
     for event, where, door in seen:

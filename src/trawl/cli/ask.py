@@ -31,6 +31,8 @@ _LARGEST_FILE = 10 * 2**20
 
 MaxTokens = Annotated[int, typer.Option(help="What the pieces may cost, headings included.")]
 MaxPieces = Annotated[int | None, typer.Option("-k", help="At most so many pieces.")]
+UseRerank = Annotated[bool, typer.Option("--rerank/--no-rerank", help="Let a reranker order the best pieces.")]
+UseHyde = Annotated[bool, typer.Option("--hyde", help="Also look for what an answer made up by a chat model is like.")]
 AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Print the pieces as Markdown.")]
 
 
@@ -44,6 +46,8 @@ def ask(
         list[str] | None, typer.Option(metavar="HOST[:PORT]", help="A private host that may be reached; repeatable.")
     ] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds for the whole call.")] = None,
+    use_rerank: UseRerank = True,
+    use_hyde: UseHyde = False,
     as_json: AsJson = False,
     as_markdown: AsMarkdown = False,
     verbose: Verbose = False,
@@ -57,10 +61,19 @@ def ask(
         url = f"https://{url}"
     with (
         usage_errors(),
-        Engine(settings_from(config), allow_private=allow_private or ()) as engine,
-        progress(f"reading {showable_line(url)}"),
+        progress(f"reading {showable_line(url)}") as tell,
+        Engine(settings_from(config), allow_private=allow_private or (), progress=tell) as engine,
     ):
-        result = engine.fetch_relevant(url, query, k=k, max_tokens=max_tokens, render=render, timeout=timeout)
+        result = engine.fetch_relevant(
+            url,
+            query,
+            k=k,
+            max_tokens=max_tokens,
+            render=render,
+            timeout=timeout,
+            use_rerank=use_rerank,
+            use_hyde=use_hyde,
+        )
     _finish(result, as_json, as_markdown, verbose)
 
 
@@ -71,6 +84,8 @@ def extract(
     content_type: Annotated[str | None, typer.Option(help="Its media type; default: by the file's name.")] = None,
     k: MaxPieces = None,
     max_tokens: MaxTokens = DEFAULT_MAX_TOKENS,
+    use_rerank: UseRerank = True,
+    use_hyde: UseHyde = False,
     as_json: AsJson = False,
     as_markdown: AsMarkdown = False,
     verbose: Verbose = False,
@@ -81,9 +96,9 @@ def extract(
     from trawl.extraction.media_types import type_of_name
 
     log_to_stderr(verbose)
-    with usage_errors():
+    with usage_errors(), progress(f"reading {showable_line(str(file))}") as tell:
         body = _read(file)
-        with Engine(settings_from(config)) as engine:
+        with Engine(settings_from(config), progress=tell) as engine:
             result = engine.extract_relevant(
                 body,
                 query,
@@ -91,6 +106,8 @@ def extract(
                 content_type=content_type or type_of_name(file.name),
                 k=k,
                 max_tokens=max_tokens,
+                use_rerank=use_rerank,
+                use_hyde=use_hyde,
             )
     _finish(result, as_json, as_markdown, verbose)
 

@@ -6,18 +6,12 @@ library holds the interpreter's lock while it loads, and because a crash of nati
 
 This file holds the command line, its translation into llama.cpp's parameters, and how the process ends. With
 `--shared` it is the one server of all processes of a user: `rendezvous` starts it and tells it when to end.
-
-With `--leased` (how `server_process` starts it) the first line of stdin is the key, a report goes to stdout when it is
-ready or has failed, and it ends at once when stdin does: the other end is held by the parent alone, so however the
-parent ends, this ends.
 """
 
 from __future__ import annotations
 
 import argparse
 import errno
-import fcntl
-import json
 import os
 import secrets
 import select
@@ -37,12 +31,9 @@ from trawl.llama.rendezvous import SharedServer
 from trawl.llama.run_directory import Running
 from trawl.llama.weights import INSTALL_HINT, ensure_e5
 
-REPORT = b"@trawl "
-"""Begins the line that tells the parent: `{"url": …}` or `{"error": …}`."""
 E5_TOKENS = 512
 """What multilingual-e5-small was trained on; also its batch, because an input must fit into one."""
 E5_PORT, LLAMA_SERVER_PORT = 8081, 8080
-PARENT_CHECK_MS = 500
 MAX_THREADS = 8
 """By default. The matrices of small models are too small to share out among more."""
 MAX_SLOTS = 256
@@ -73,20 +64,15 @@ def main(argv: list[str] | None = None) -> NoReturn:
         signal.signal(number, signal.SIG_DFL)
     if options.shared:
         _serve_shared(options)
-    if options.leased:
-        options.api_key = _lease()
     try:
         server = start_server(options)
     except ModelUnavailable as error:
-        _tell(options.leased, error=_sentence(error))
+        print(_sentence(error), file=sys.stderr, flush=True)
         os._exit(1)
-    if options.leased:
-        _tell(True, url=server.listening_address)
-        _wait_for_end_of_stdin()
-    else:
-        stopped = _stop_signals()
-        _tell(False, url=server.listening_address, model=options.alias)
-        select.select([stopped], [], [])
+    stopped = _stop_signals()
+    with suppress(OSError):  # whoever started it may not be reading any more
+        print(f"listening on {server.listening_address} with {options.alias}", flush=True)
+    select.select([stopped], [], [])
     # Not by way of the server's destructor: it waits for open streams, up to 30 s.
     os._exit(0)
 
@@ -173,7 +159,6 @@ def _parser() -> argparse.ArgumentParser:
     size.add_argument("--warmup", action=switch, default=True, help="one empty run before it is ready")
 
     parser.add_argument("-v", "--verbose", action="store_true", help="llama.cpp's own log on stderr")
-    parser.add_argument("--leased", action="store_true", help=argparse.SUPPRESS)
     # How `rendezvous` starts it.
     parser.add_argument("--shared", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--lock-fd", type=int, help=argparse.SUPPRESS)
@@ -236,6 +221,8 @@ def _library() -> Any:
                 raise ModelUnavailable("this processor lacks AVX2, which the embedded llama.cpp needs")
     # Before the library loads: idle OpenMP threads that spin took 6 of 7 embeddings per second on two busy cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # A damaged model trips an assertion, and llama.cpp would have gdb print every thread.
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     try:
         import xllamacpp
     except ImportError as error:
@@ -355,41 +342,6 @@ def _stop_signals() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     return stopped
-
-
-def _lease() -> str:
-    """The key from stdin. From here on the end of stdin ends the process, even while native code loads the model."""
-    key = sys.stdin.buffer.readline(256).decode("ascii").strip()
-    signal.signal(signal.SIGIO, signal.SIG_DFL)
-    # The kernel itself raises SIGIO (default: terminate) when the last writer is gone; Python would not come to look.
-    fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
-    if _stdin_ended(0) or not key:
-        os._exit(0)
-    return key
-
-
-def _wait_for_end_of_stdin() -> None:
-    parent = os.getppid()
-    # A process forked from the parent by foreign code may hold the other end open: look at the parent too.
-    while not _stdin_ended(PARENT_CHECK_MS) and os.getppid() == parent:
-        pass
-
-
-def _stdin_ended(wait_ms: int) -> bool:
-    poll = select.poll()
-    poll.register(0, select.POLLIN)
-    return bool(poll.poll(wait_ms))
-
-
-def _tell(leased: bool, **report: str) -> None:
-    if leased:
-        os.write(1, b"\n" + REPORT + json.dumps(report).encode() + b"\n")
-    elif "error" in report:
-        print(report["error"], file=sys.stderr, flush=True)
-    else:
-        with suppress(OSError):  # whoever started it may not be reading any more
-            print(f"listening on {report['url']} with {report['model']}", flush=True)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ START_SECONDS = 30.0
 """For loading. Measured: 1.5 s with the model in the cache, 3 s when it has to be converted, on two cores."""
 IDLE_SECONDS = 600.0
 """A lease that has not been used for so long no longer keeps the server."""
-GRACE_SECONDS = 3.0
+GRACE_SECONDS = 6.0
 """How long the server stays without a lease: commands that follow each other find it warm. It has to be gone within
 10 s of the last lease."""
 LOOK_SECONDS = 1.0

@@ -1,0 +1,55 @@
+"""HyDE: a made-up answer, whose vector lies nearer to the true one than the question's does. One bounded chat call.
+
+Gao et al., "Precise Zero-Shot Dense Retrieval without Relevance Labels" (2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trawl.deadline import Deadline
+from trawl.llama.endpoint import Endpoint
+from trawl.llama.protocol.chat import ChatRequest, Message
+
+MAX_TOKENS = 300
+TEMPERATURE = 0.7
+SECONDS = 60.0
+LONGEST_ANSWER = 2_000
+"""Characters; three sentences have a third of that."""
+
+_PROMPT = (
+    "Somebody asks the question below. Write two or three plain sentences as they could stand in a page that "
+    "answers it. Name concrete people, places, products, numbers and terms; guess where you do not know. "
+    "Only the sentences.\n\n"
+    "Question: {question}"
+)
+
+
+@dataclass(slots=True)
+class Chat:
+    """One chat model on one server. Belongs to one event loop; close its endpoint."""
+
+    endpoint: Endpoint
+    model: str
+    slot: int | None = None
+    """The llama-server slot it is pinned to."""
+
+
+async def hypothetical_answer(chat: Chat, questions: Sequence[str], deadline: Deadline) -> str:
+    """Two or three sentences that might answer the questions; never shown as an answer, only embedded.
+
+    Raises:
+        ModelUnavailable, ModelReplyInvalid: there is none; rank without it.
+    """
+    request = ChatRequest(
+        model=chat.model,
+        messages=[Message("user", _PROMPT.format(question=" / ".join(questions)))],
+        max_tokens=MAX_TOKENS,
+        temperature=TEMPERATURE,
+        id_slot=chat.slot,
+    )
+    within = deadline.sooner(SECONDS)
+    async with chat.endpoint.permit(within) as client:
+        reply = await client.chat_text(request, within)
+    return " ".join(reply.text.split())[:LONGEST_ANSWER]

@@ -1,0 +1,44 @@
+"""All model servers of one engine, each opened when it is first needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from trawl.llama.admission import EndpointStats
+from trawl.llama.backends import Backends
+from trawl.llama.embedder import Embedder
+from trawl.llama.hyde import Chat
+from trawl.llama.reranker import Reranker
+from trawl.llama.shared import Shared
+from trawl.settings import Settings
+from trawl.store.vectors import VectorStore
+
+
+class ModelServers:
+    """Belongs to one event loop; close it with `aclose`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        vectors: VectorStore | None = None,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """
+        Args:
+            vectors: keeps the vectors of passages.
+            progress: told what takes long, for whoever is watching.
+        """
+        self._backends = Backends(settings, vectors=vectors, progress=progress)
+        self.embedder: Shared[Embedder] = Shared(self._backends.open_embedder)
+        self.reranker: Shared[Reranker] = Shared(self._backends.open_reranker)
+        self.chat: Shared[Chat] = Shared(self._backends.open_chat)
+
+    def stats(self) -> dict[str, EndpointStats]:
+        """How each server's queue has fared, by the server's address."""
+        return self._backends.stats()
+
+    async def aclose(self) -> None:
+        """Close all connections and give the embedded server back. Idempotent."""
+        await asyncio.gather(self.embedder.aclose(), self.reranker.aclose(), self.chat.aclose())
