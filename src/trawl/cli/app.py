@@ -13,6 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from trawl.cli.ask import ask, extract
+from trawl.cli.doctor import doctor
+from trawl.cli.models import models, serve_models
 
 
 class _QuestionFirst(typer.core.TyperGroup):
@@ -34,6 +36,9 @@ app = typer.Typer(
 )
 app.command("ask")(ask)
 app.command("extract")(extract)
+app.command("doctor")(doctor)
+app.command("serve-models")(serve_models)
+app.add_typer(models, name="models")
 
 
 def _version(wanted: bool) -> None:

@@ -1,0 +1,160 @@
+"""What works on this machine and what does not, one row a part: for `trawl doctor` and for bug reports.
+
+Rows say what a call of the engine would find now: the same code chooses the servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from trawl.deadline import Deadline
+from trawl.errors import ModelError
+from trawl.llama.backends import Backends, Opened, T
+from trawl.llama.client import LlamaClient
+from trawl.llama.endpoint import Endpoint
+from trawl.settings import Settings, default_config_file
+
+Status = Literal["ok", "warn", "fail"]
+
+OPEN_SECONDS = 45.0
+"""For starting the embedded server, the conversion of its model included."""
+VISION_SECONDS = 10.0
+SAMPLE = "The quick brown fox jumps over the lazy dog near the river bank."
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was found of one part."""
+
+    name: str
+    status: Status
+    message: str
+    required: bool = False
+    """Without it trawl does not work at all."""
+
+
+async def examine(
+    settings: Settings, *, network: bool = True, progress: Callable[[str], None] = lambda _: None
+) -> list[Row]:
+    """Look at every part; model servers are asked (and the embedded one started) unless `network` is False."""
+    rows = [_python(), _config_file(), _browser(settings), _store(settings)]
+    if not network:
+        return rows
+    backends = Backends(settings, progress=progress)
+    deadline = Deadline.after(OPEN_SECONDS)
+    asked = await asyncio.gather(
+        _embeddings(backends, deadline),
+        _reranker(backends, deadline),
+        _chat(backends, deadline),
+        _vision(settings, deadline.sooner(VISION_SECONDS)),
+    )
+    return [*rows, *asked]
+
+
+def _python() -> Row:
+    fits = sys.version_info >= (3, 11)
+    version = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()}"
+    return Row("python", "ok" if fits else "fail", version + ("" if fits else "; 3.11 is needed"), required=True)
+
+
+def _config_file() -> Row:
+    path = default_config_file()
+    return Row("settings", "ok", str(path) if path.is_file() else f"all defaults ({path} does not exist)")
+
+
+def _browser(settings: Settings) -> Row:
+    from trawl.net.chromium import find_browser, no_browser
+
+    if found := find_browser(settings):
+        return Row("browser", "ok", str(found))
+    return Row("browser", "warn", f"{no_browser(settings)} Pages that need a browser are read without one.")
+
+
+def _store(settings: Settings) -> Row:
+    path = settings.store_path
+    if not (os.access(path, os.W_OK) if path.exists() else _can_be_made(path)):
+        return Row("store", "warn", f"{path} cannot be written: nothing is kept. Set TRAWL_STORE_PATH.")
+    size = f"{path.stat().st_size / 2**20:.1f} MB" if path.is_file() else "nothing yet"
+    return Row("store", "ok", f"{path} ({size})")
+
+
+def _can_be_made(path: Path) -> bool:
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
+
+async def _embeddings(backends: Backends, deadline: Deadline) -> Row:
+    opened = await backends.open_embedder(deadline)
+    if opened.backend is None:
+        return Row("embeddings", "warn", f"Ranking goes by words alone: {opened}")
+    embedder = opened.backend
+
+    async def once() -> None:
+        await embedder.embed([SAMPLE], [], deadline)
+
+    latency = await _timed(embedder.endpoint, once)
+    return Row("embeddings", "ok", f"{opened} {embedder.dimension} dimensions, {latency} for one text.")
+
+
+async def _reranker(backends: Backends, deadline: Deadline) -> Row:
+    opened = await backends.open_reranker(deadline)
+    if opened.backend is None:
+        return _absent("reranker", opened, "Pieces keep their first order")
+    reranker = opened.backend
+
+    async def once() -> None:
+        await reranker.rerank(["What does the fox do?"], [SAMPLE], deadline)
+
+    return Row("reranker", "ok", f"{opened} {await _timed(reranker.endpoint, once)} for one piece.")
+
+
+async def _chat(backends: Backends, deadline: Deadline) -> Row:
+    opened = await backends.open_chat(deadline)
+    if opened.backend is None:
+        return _absent("chat", opened, "use_hyde has no effect")
+    await opened.backend.endpoint.aclose()
+    return Row("chat", "ok", str(opened))
+
+
+async def _vision(settings: Settings, deadline: Deadline) -> Row:
+    if not settings.vlm_url:
+        return Row("vision", "ok", "None configured (TRAWL_VLM_URL).")
+    key = settings.vlm_api_key.get_secret_value() if settings.vlm_api_key else None
+    try:
+        client = LlamaClient(settings.vlm_url, key, ca_file=settings.ca_file, setting="TRAWL_VLM")
+    except ModelError as error:
+        return Row("vision", "warn", str(error))
+    try:
+        served, props = await asyncio.gather(client.models(deadline), client.props(deadline))
+    except ModelError as error:
+        return Row("vision", "warn", str(error))
+    finally:
+        await client.aclose()
+    if props is not None and props.vision is False:
+        return Row("vision", "warn", f"{served[0].id} on {client.label} does not see pictures.")
+    return Row("vision", "ok", f"{served[0].id} on {client.label}.")
+
+
+def _absent(name: str, opened: Opened[T], effect: str) -> Row:
+    return Row(name, "warn" if opened.notable else "ok", f"{effect}: {opened}")
+
+
+async def _timed(endpoint: Endpoint, once: Callable[[], Awaitable[None]]) -> str:
+    """How long the second of two calls takes (the first may load what the server keeps); closes the endpoint."""
+    try:
+        await once()
+        started = time.perf_counter()
+        await once()
+        return f"{(time.perf_counter() - started) * 1000:.0f} ms"
+    except ModelError as error:
+        return f"no answer ({error.message})"
+    finally:
+        await endpoint.aclose()
