@@ -148,7 +148,7 @@ def passages(wcxb: Path, wanted: int) -> list[str]:
     """So many different passages of real pages."""
     found: list[str] = []
     for text in page_texts(wcxb):
-        found += [text[i : i + PASSAGE_CHARS] for i in range(0, len(text) - PASSAGE_CHARS, PASSAGE_CHARS)][:20]
+        found += [text[i : i + PASSAGE_CHARS].strip() for i in range(0, len(text) - PASSAGE_CHARS, PASSAGE_CHARS)][:20]
         if len(found) >= wanted:
             return found[:wanted]
     raise SystemExit(f"{wcxb} holds only {len(found)} passages of {wanted}; is it WCXB's folder?")
