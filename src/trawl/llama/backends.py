@@ -20,7 +20,7 @@ from trawl.llama.client import LlamaClient
 from trawl.llama.embedder import SMALLEST_LIMIT, Embedder
 from trawl.llama.endpoint import DYING_SECONDS, Endpoint
 from trawl.llama.hyde import Chat
-from trawl.llama.models import E5, model_spec
+from trawl.llama.models import E5, ModelSpec, model_spec
 from trawl.llama.protocol.server import ServedModel
 from trawl.llama.rendezvous import Lease, lease_server
 from trawl.llama.reranker import Reranker
@@ -199,8 +199,7 @@ class Backends:
     async def _embedder(
         self, endpoint: Endpoint, served: ServedModel, deadline: Deadline, *, identity: str
     ) -> Embedder:
-        spec = model_spec(served.id)
-        spec = replace(spec, max_tokens=max(SMALLEST_LIMIT, served.max_tokens or spec.max_tokens))
+        spec = _presented(served)
         return await Embedder.open(endpoint, spec, deadline, identity=identity, store=self._vectors)
 
     async def _embedded(self, deadline: Deadline) -> Embedder:
@@ -214,12 +213,15 @@ class Backends:
         return await self._leased(deadline)
 
     async def _leased(self, deadline: Deadline) -> Embedder:
-        lease = await lease_server(
-            self._settings.cache_dir,
-            self._settings.runtime_dir,
-            deadline,
-            starting=lambda: self._progress("starting the embedded model server"),
-        )
+        started = False
+
+        def starting() -> None:
+            nonlocal started
+            started = True
+            self._progress("starting the embedded model server")
+
+        settings = self._settings
+        lease = await lease_server(settings.cache_dir, settings.runtime_dir, deadline, starting=starting)
         try:
             endpoint = self._endpoint(LlamaClient(lease.url, lease.key), lease)
         except BaseException:
@@ -227,10 +229,20 @@ class Backends:
             raise
         try:
             served = (await endpoint.client.models(deadline))[0]
-            return await self._embedder(endpoint, served, deadline, identity=E5.sha256)
+            # Whoever started it has seen that its vectors are good.
+            dimension = None if started else E5.spec.dimension
+            if dimension is None:
+                return await self._embedder(endpoint, served, deadline, identity=E5.sha256)
+            return Embedder(endpoint, _presented(served), dimension, identity=E5.sha256, store=self._vectors)
         except BaseException:
             await endpoint.aclose()
             raise
+
+
+def _presented(served: ServedModel) -> ModelSpec:
+    """How texts are presented to a model; what the server says of its limit counts more than what is known."""
+    spec = model_spec(served.id)
+    return replace(spec, max_tokens=max(SMALLEST_LIMIT, served.max_tokens or spec.max_tokens))
 
 
 async def _served(client: LlamaClient, wanted: str, deadline: Deadline, *, required: bool) -> ServedModel:
