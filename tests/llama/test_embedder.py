@@ -94,6 +94,22 @@ async def test_what_a_server_says_of_its_limit_is_remembered(fake_server: Servin
     assert len(fake.bodies(EMBED)) == before + 1
 
 
+async def test_a_server_that_names_a_smaller_limit_each_time_is_believed_once(fake_server: Serving) -> None:
+    limits = iter(range(8000, 0, -1))
+
+    def answer(body: Any) -> bytes:
+        if any(len(text) > 100 for text in body["input"]):
+            return reply({"error": {"message": f"too large (current batch size: {next(limits)})"}}, 500)
+        return reply(vectors(body))
+
+    async with fake_server({EMBED: answer, MODELS: listing(n_ctx=8192)}) as fake:
+        embedder = await opened(fake)
+        found = await of_passages(embedder, ["word " * 5000] * 4, 10)
+        await embedder.endpoint.aclose()
+    assert np.isfinite(found).all()
+    assert len(fake.bodies(EMBED)) < 100
+
+
 async def test_a_text_is_cut_by_its_tokens_where_the_server_counts_them(fake_server: Serving) -> None:
     def tokenize(body: Any) -> bytes:
         return reply({"tokens": [0, *range(10, 10 + len(body["content"].split())), 2]})
@@ -106,6 +122,22 @@ async def test_a_text_is_cut_by_its_tokens_where_the_server_counts_them(fake_ser
     short, cut, long = fake.bodies(EMBED)[-1]["input"]
     assert short.endswith("end"), "a text that fits is not touched"
     assert cut == long == [0, *range(10, 40), 2], "the closing token stays"
+
+
+async def test_a_tokenizer_that_failed_once_is_asked_again(fake_server: Serving) -> None:
+    fails = True
+
+    def tokenize(_: Any) -> bytes:
+        nonlocal fails
+        fails, failed = False, fails
+        return reply({"error": {"message": "oops"}}, 500) if failed else reply({"tokens": [0, 10, 2]})
+
+    routes = {EMBED: lambda body: reply(vectors(body)), MODELS: listing(n_ctx=32), TOKENIZE: tokenize}
+    async with fake_server(routes) as fake:
+        embedder = await opened(fake)
+        await of_passages(embedder, ["word " * 20, "end " * 20], 5)
+        await embedder.endpoint.aclose()
+    assert fake.paths().count(TOKENIZE) == 2
 
 
 async def test_a_server_that_refuses_everything_as_too_long_ends_in_an_error(fake_server: Serving) -> None:
@@ -297,8 +329,9 @@ async def test_a_long_text_is_embedded_by_its_beginning(real: Embedder) -> None:
 
 @pytest.mark.embedded
 async def test_odd_texts_fit_also_by_the_cut_that_has_no_tokenizer(real: Embedder) -> None:
-    real._tokenizes = False
+    real.endpoint.client._lacking.add("/tokenize")
     found = await of_passages(real, list(ODD.values())[::3], 60)
+    real.endpoint.client._lacking.clear()
     assert np.isfinite(found).all()
     ordinary = ["The quick brown fox jumps over the lazy dog. " * 100, "日本語の文章です。" * 200]
     cut = [embedder_module._cut_by_script(text, 512) for text in ordinary]

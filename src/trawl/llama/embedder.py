@@ -49,10 +49,12 @@ class Embeddings:
 class Embedder:
     """Embeds with one model. Belongs to one event loop; close its endpoint.
 
-    Attributes:
+    Args:
         endpoint: the server.
-        model: the model's name.
+        spec: how texts are presented to the model.
         dimension: the length of every vector.
+        identity: what tells the vectors of this server from those of another with the same model name.
+        store: keeps the vectors of passages; None: every call computes them.
     """
 
     def __init__(
@@ -64,11 +66,6 @@ class Embedder:
         identity: str = "",
         store: VectorStore | None = None,
     ) -> None:
-        """
-        Args:
-            identity: what tells the vectors of this server from those of another with the same model name.
-            store: keeps the vectors of passages; None: every call computes them.
-        """
         self.endpoint = endpoint
         self.model = spec.name
         self.dimension = dimension
@@ -76,7 +73,6 @@ class Embedder:
         self._space = f"{spec.name} {identity} {spec.passage_prefix!r} {spec.max_tokens} {dimension}"
         self._store = store
         self._max_tokens = spec.max_tokens
-        self._tokenizes = True
 
     @classmethod
     async def open(
@@ -88,7 +84,7 @@ class Embedder:
         identity: str = "",
         store: VectorStore | None = None,
     ) -> Embedder:
-        """An embedder that has shown that it tells related texts from unrelated ones.
+        """An embedder that has shown that it tells related texts from unrelated ones; for arguments see the class.
 
         A chat or rerank model behind the same API answers 200 with numbers that mean nothing.
 
@@ -156,21 +152,26 @@ class Embedder:
                 done += 1
         return vectors
 
-    async def _embed_batch(self, texts: list[str], deadline: Deadline) -> list[list[float]]:
-        """Vectors of one batch; where the server finds it too large, of its halves, and of shorter texts at last."""
+    async def _embed_batch(self, texts: list[str], deadline: Deadline, *, told: bool = False) -> list[list[float]]:
+        """Vectors of one batch; where the server finds it too large, of its halves, and of shorter texts at last.
+
+        Args:
+            told: the server has named its limit for these texts. It is believed once: one that names another one each
+                time would go on for as many requests as a text has tokens.
+        """
         limit = self._max_tokens
         inputs = [await self._fitted(text, limit, deadline) for text in texts]
         try:
             return await self._request(inputs, deadline)
         except InputTooLarge as error:
-            if error.limit is not None and SMALLEST_LIMIT <= error.limit < limit:
+            if not told and error.limit is not None and SMALLEST_LIMIT <= error.limit < limit:
                 # What the server says of itself holds for all that follows.
                 self._max_tokens = min(self._max_tokens, error.limit)
-                return await self._embed_batch(texts, deadline)
+                return await self._embed_batch(texts, deadline, told=True)
             if len(texts) > 1:
                 middle = len(texts) // 2
-                first = await self._embed_batch(texts[:middle], deadline)
-                return first + await self._embed_batch(texts[middle:], deadline)
+                first = await self._embed_batch(texts[:middle], deadline, told=told)
+                return first + await self._embed_batch(texts[middle:], deadline, told=told)
         return [await self._embed_shortened(texts[0], limit // 2, deadline)]
 
     async def _embed_shortened(self, text: str, limit: int, deadline: Deadline) -> list[float]:
@@ -191,15 +192,12 @@ class Embedder:
         if len(text.encode()) + 2 <= limit:  # a token has a byte at least; two stand around the text
             return text
         text = text[: limit * MAX_CHARS_PER_TOKEN]
-        if self._tokenizes:
-            try:
-                tokens = await self.endpoint.client.tokenize(text, deadline)
-            except ModelReplyInvalid:
-                self._tokenizes = False  # not a llama-server
-            else:
-                # The last one closes the input (where the model wants that); it has to stay.
-                return text if len(tokens) <= limit else tokens[: limit - 1] + tokens[-1:]
-        return _cut_by_script(text, limit)
+        try:
+            tokens = await self.endpoint.client.tokenize(text, deadline)
+        except ModelReplyInvalid:  # not a llama-server: its client does not ask again
+            return _cut_by_script(text, limit)
+        # The last one closes the input (where the model wants that); it has to stay.
+        return text if len(tokens) <= limit else tokens[: limit - 1] + tokens[-1:]
 
 
 def _batches(texts: list[str], max_tokens: int) -> Iterator[list[str]]:
