@@ -81,7 +81,13 @@ class _Role:
 
 
 class Backends:
-    """Opens the backends of one engine: they share a queue per server, and the store of vectors."""
+    """Opens the backends of one engine: they share a queue per server, and the store of vectors.
+
+    Args:
+        settings: what to use, and for how much at once.
+        vectors: keeps the vectors of passages.
+        progress: told what takes long, for whoever is watching.
+    """
 
     def __init__(
         self,
@@ -90,11 +96,6 @@ class Backends:
         vectors: VectorStore | None = None,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """
-        Args:
-            vectors: keeps the vectors of passages.
-            progress: told what takes long, for whoever is watching.
-        """
         self._settings = settings
         self._vectors = vectors
         self._progress = progress
@@ -106,8 +107,8 @@ class Backends:
         return {name: queue.stats() for name, queue in self._queues.items()}
 
     async def open_embedder(self, deadline: Deadline) -> Opened[Embedder]:
-        """The embedded server takes 1 to 3 s to start, and the start is given up when `deadline` comes first: give the
-        opening a deadline of its own (30 s) apart from the call that wants it."""
+        """The embedder. The embedded server takes 1 to 3 s to start, and waiting for it is given up when `deadline`
+        comes first: give the opening a deadline of its own, apart from the call that wants it."""
         settings = self._settings
         role = _Role(
             "embeddings server",

@@ -16,7 +16,7 @@ from trawl.store.vectors import VectorStore
 
 
 class ModelServers:
-    """Belongs to one event loop; close it with `aclose`."""
+    """Belongs to one event loop; close it with `aclose`. Arguments as for `Backends`."""
 
     def __init__(
         self,
@@ -25,11 +25,6 @@ class ModelServers:
         vectors: VectorStore | None = None,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """
-        Args:
-            vectors: keeps the vectors of passages.
-            progress: told what takes long, for whoever is watching.
-        """
         self._backends = Backends(settings, vectors=vectors, progress=progress)
         self.embedder: Shared[Embedder] = Shared(self._backends.open_embedder)
         self.reranker: Shared[Reranker] = Shared(self._backends.open_reranker)
