@@ -166,3 +166,34 @@ async def test_an_endpoint_that_stops_answering_is_given_up_and_looked_for_again
     monkeypatch.setattr(shared_module, "RETRY_SECONDS", 0)
     assert (await shared.get(deadline)) is not gone
     await shared.aclose()
+
+
+async def test_a_call_that_waits_for_the_start_while_it_is_closed_is_told_so_and_not_cancelled() -> None:
+    begun = asyncio.Event()
+
+    async def never(_: Deadline) -> Any:
+        begun.set()
+        await asyncio.Event().wait()
+
+    shared: Shared[Embedder] = Shared(never)
+    waiting = asyncio.create_task(shared.get(Deadline.after(30)))
+    await begun.wait()
+    await shared.aclose()
+    found = await asyncio.wait_for(waiting, 5)
+    assert found.backend is None
+    assert "closed" in found.reason
+
+
+@pytest.mark.embedded
+async def test_a_call_that_is_running_while_it_is_closed_opens_nothing_again(
+    servers: ModelServers, tmp_path: Path
+) -> None:
+    embedder = await opened(servers.embedder)
+    deadline = Deadline.after(60)
+    call = asyncio.create_task(servers.embedder.use(embedder, lambda e: e.embed([], TEXTS, deadline), deadline))
+    while not servers.stats()["embedded"].inflight:  # noqa: ASYNC110 (there is no event to wait for)
+        await asyncio.sleep(0.01)
+    await servers.aclose()
+    with pytest.raises(ModelUnavailable, match="closed"):
+        await asyncio.wait_for(call, 10)
+    assert not [path for path in os.listdir(tmp_path) for _ in os.listdir(tmp_path / path / "leases")]

@@ -24,6 +24,7 @@ PROBE_SECONDS = 2.0
 CRASHES = 2
 CRASH_SECONDS = 600.0
 """So many crashes of the embedded server within so long, and it is not started again until the first is that old."""
+CLOSED = "the engine was closed meanwhile"
 
 R = TypeVar("R")
 
@@ -37,9 +38,12 @@ class Shared(Generic[T]):
         self._opened_at = 0.0
         self._crashes: deque[float] = deque(maxlen=CRASHES)
         self._probes: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def get(self, deadline: Deadline) -> Opened[T]:
         """The backend and how it was chosen, or why there is none; waits for half of the time that is left."""
+        if self._closed:
+            return Opened(None, CLOSED, notable=True)
         opening = self._opening
         if opening is None or self._is_stale(opening):
             if self._keeps_crashing():
@@ -47,10 +51,13 @@ class Shared(Generic[T]):
             # It outlives the call that caused it: the next one finds the model ready.
             opening = self._opening = asyncio.create_task(self._open(Deadline.after(OPEN_SECONDS)))
             self._opened_at = time.monotonic()
-        try:
-            return await asyncio.wait_for(asyncio.shield(opening), deadline.remaining() / 2)
-        except TimeoutError:
+        await asyncio.wait({opening}, timeout=deadline.remaining() / 2)
+        if not opening.done():
             return Opened(None, "the model server is still starting", notable=True)
+        if opening.cancelled():  # by `aclose`; the caller itself is not
+            return Opened(None, CLOSED, notable=True)
+        try:
+            return opening.result()
         except Exception as error:
             log.exception("opening a model server failed")
             return Opened(None, f"opening the model server failed ({type(error).__name__})", notable=True)
@@ -76,7 +83,8 @@ class Shared(Generic[T]):
         return await work(opened.backend)
 
     async def aclose(self) -> None:
-        """Close the backend. Idempotent."""
+        """Close the backend; calls that are still running find none from then on. Idempotent."""
+        self._closed = True
         for probe in self._probes:
             probe.cancel()
         opening, self._opening = self._opening, None
