@@ -159,6 +159,24 @@ async def test_proxies_of_the_environment_are_not_asked(fake_server: Serving, mo
         assert len(await embed(fake.url)) == 2
 
 
+@pytest.mark.parametrize("before", [0, 150, 185])
+async def test_secrets_that_a_server_repeats_stay_out_of_messages_whole_or_cut(
+    fake_server: Serving, before: int
+) -> None:
+    key = "sk-" + "A1b2C3d4" * 40
+    said = f"{'x' * before} no route /v1/embeddings?token=t%2Fk3n for t/k3n of hans:hunter2 with {key}"
+    async with fake_server({EMBED + "?token=t%2Fk3n": lambda _: reply({"error": said}, 401)}) as fake:
+        address = fake.url.replace("//", "//hans:hunter2@") + "?token=t%2Fk3n"
+        client = LlamaClient(address, key)
+        with pytest.raises(ModelUnavailable) as caught:
+            await client.embed("m", ["a"], Deadline.after(5))
+        await client.aclose()
+    for secret in ("t%2Fk", "t/k3", "hunt", "sk-A"):
+        assert secret not in str(caught.value)
+        assert secret not in repr(caught.value)
+    assert "it answered 401" in str(caught.value)
+
+
 async def test_secrets_of_the_address_and_the_key_stay_out_of_messages() -> None:
     client = LlamaClient("http://user:hunter2@127.0.0.1:9/v1?token=tok3n", "k3y")
     with pytest.raises(ModelUnavailable) as caught:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import httpx
 
@@ -37,6 +37,8 @@ REQUEST_SECONDS = 60.0
 may take what its deadline gives."""
 RERANK_SECONDS = 30.0
 """The same for one list of documents (contract of the older system)."""
+SHORTEST_SECRET = 4
+"""Characters of what is hidden of a server's address."""
 STALL_SECONDS = 30.0
 """A stream that says nothing for so long in its middle has died. A server on a busy machine pauses for seconds when it
 reads somebody else's long prompt; while it reads ours, before the first piece, only the deadline counts."""
@@ -65,7 +67,6 @@ class LlamaClient:
         setting: str = "TRAWL_EMBED",
     ) -> None:
         self._setting = setting
-        self._key = api_key
         try:
             parts = urlsplit(base_url)
             httpx.URL(base_url)
@@ -74,6 +75,7 @@ class LlamaClient:
             raise ModelUnavailable("the server's address is not a URL", hint=f"Check {setting}_URL.") from None
         if api_key and not (api_key.isascii() and api_key.isprintable()):
             raise ModelUnavailable("the API key is not plain ASCII", hint=f"Check {setting}_API_KEY.")
+        self._secrets = _secrets_in(parts, api_key)
         path = parts.path.rstrip("/") or "/v1"
         self._base = parts._replace(path=path, fragment="")
         self._root = parts._replace(path=path.removesuffix("/v1"), fragment="")
@@ -246,15 +248,14 @@ class LlamaClient:
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
-        """Errors say which setting can mend them, and never the key, which a server may repeat."""
+        """Errors say which setting can mend them, and never a secret, which a server may repeat."""
         try:
             yield
         except ModelError as error:
             if isinstance(error, KeyRefused):
                 error.hint = f"Set {self._setting}_API_KEY to a key it accepts."
-            if self._key and self._key in error.message:
-                error.message = error.message.replace(self._key, "…")
-                error.args = (error.message,)
+            error.message = _hidden(error.message, self._secrets)
+            error.args = (error.message,)
             raise
 
 
@@ -282,6 +283,28 @@ class ChatStream:
     def reply(self) -> ChatReply:
         """The answer as far as it has come."""
         return self._reader.reply
+
+
+def _secrets_in(base: SplitResult, api_key: str | None) -> list[str]:
+    """What a server may know of us and nobody else: the key, the user and password of its address, the values of its
+    query, each as it stands there and decoded."""
+    user = base.netloc.rpartition("@")[0].split(":", 1)
+    found = [*user, *map(unquote, user)]
+    found += [pair.partition("=")[2] for pair in base.query.split("&")] + [value for _, value in parse_qsl(base.query)]
+    # Shorter ones are versions and flags, and may be anywhere in a message.
+    found = [value for value in found if len(value) >= SHORTEST_SECRET]
+    return sorted({*found, *([api_key] if api_key else [])}, key=len, reverse=True)
+
+
+def _hidden(message: str, secrets: Sequence[str]) -> str:
+    """`message` without `secrets`; one that a length limit has cut off in the middle stands at its end."""
+    for secret in secrets:
+        message = message.replace(secret, "…")
+        for length in range(len(secret) - 1, SHORTEST_SECRET - 1, -1):
+            if message.endswith(secret[:length]):
+                message = message[:-length] + "…"
+                break
+    return message
 
 
 def _lacks(status: int) -> bool:
