@@ -255,6 +255,18 @@ async def test_what_is_kept_is_for_this_user_only_and_the_key_is_nowhere_else(
 
 
 @pytest.mark.embedded
+async def test_keys_for_other_servers_neither_stop_the_start_nor_go_with_it(
+    model_dir: Path, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAWL_EMBED_API_KEY", "two words, schlüssel")
+    monkeypatch.setenv("OTHER_API_KEY", "s3cret")
+    lease = await lease_server(model_dir, runtime_dir, Deadline.after(60))
+    assert await works(lease)
+    assert not [name for name in psutil.Process(lease.pid).environ() if name.endswith("_API_KEY")]
+    lease.release()
+
+
+@pytest.mark.embedded
 async def test_a_killed_server_counts_as_crashed_and_is_replaced(model_dir: Path, runtime_dir: Path) -> None:
     first = await lease_server(model_dir, runtime_dir, Deadline.after(60))
     assert (first.server_state(), await works(first)) == ("running", True)

@@ -206,11 +206,14 @@ def _start(directory: RunDirectory, cache_dir: Path, lock: OpenFile) -> subproce
     command += ["--cache-dir", str(cache_dir.absolute()), "--shared", str(directory.path)]
     command += ["--lock-fd", str(lock.fd), "--start-seconds", str(START_SECONDS)]
     command += ["--idle-seconds", str(IDLE_SECONDS), "--grace-seconds", str(GRACE_SECONDS)]
+    # It outlives whoever starts it, and has a key of its own.
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
     directory.remove(STATE)
     log = directory.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
     try:
         process = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
             command,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log.fd,
             stderr=subprocess.STDOUT,
