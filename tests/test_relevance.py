@@ -147,6 +147,19 @@ async def test_the_made_up_answer_moves_the_question_and_is_told() -> None:
     assert QUESTION in request["messages"][0]["content"]
 
 
+async def test_a_made_up_answer_opposite_to_the_question_breaks_nothing() -> None:
+    def opposite(text: str) -> list[float]:
+        known = {QUESTION: [1.0, 0.0], "It is the opposite.": [-1.0, 0.0], "cat": [1.0, 0.1]}
+        return known.get(text, [0.0, 1.0])
+
+    embeds = {EMBED: lambda b: reply(vectors(b, opposite)), MODELS: lambda _: reply({"data": [{"id": "one"}]})}
+    async with serving({**embeds, CHAT: streamed("It is the opposite.")}) as fake:
+        result = await ask(Settings(embed_url=fake.url, hyde_url=fake.url, embedded=False), use_hyde=True)
+    assert result.error is None
+    assert result.hyde_used
+    assert "birch" in result.chunks[0]["text"]
+
+
 @pytest.fixture
 async def real_engine() -> AsyncIterator[AsyncEngine]:
     async with AsyncEngine() as engine:

@@ -111,9 +111,7 @@ async def _similarities(
         return None
     questions = found.questions
     if hypothetical:
-        # The mean of both, as a direction: rows are unit vectors.
-        questions = questions + found.passages[-1]
-        questions /= (questions**2).sum(axis=1, keepdims=True) ** 0.5
+        questions = _drawn_towards(questions, found.passages[-1])
         result.hyde_used, result.hyde_text = True, hypothetical
     result.n_chunks_embedded = len(passages)
     result.embed_cache_hits, result.embed_cache_misses = found.cache_hits, found.cache_misses
@@ -121,6 +119,14 @@ async def _similarities(
     result.retrieval_diagnostics |= {"mode": "hybrid", "backend": backend.endpoint.name, "model": backend.model}
     similarities: np.ndarray = questions @ found.passages[: len(passages)].T
     return similarities
+
+
+def _drawn_towards(questions: np.ndarray, answer: np.ndarray) -> np.ndarray:
+    """The mean of each question and the made-up answer, as a direction: rows are unit vectors."""
+    mean: np.ndarray = questions + answer
+    length = (mean**2).sum(axis=1, keepdims=True) ** 0.5
+    length[length == 0] = 1.0  # opposite vectors have no mean: nothing is near to such a question
+    return mean / length
 
 
 def _tell_lexical(result: PipelineResult, ask: Ask, reason: str) -> None:
