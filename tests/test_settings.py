@@ -24,6 +24,12 @@ def test_a_value_that_does_not_parse_falls_back_to_the_default_and_is_told(caplo
     assert "soon" not in caplog.text, "the value may be a secret"
 
 
+def test_a_path_in_the_home_of_nobody_known_falls_back_to_the_default(caplog):
+    settings = Settings.from_env({"TRAWL_CACHE_DIR": "~nobody-of-that-name/cache"})
+    assert settings.cache_dir == Settings().cache_dir
+    assert "TRAWL_CACHE_DIR" in caplog.text
+
+
 def test_an_empty_value_is_no_value():
     assert Settings.from_env({"TRAWL_EMBED_URL": "", "TRAWL_TIMEOUT": "  "}) == Settings()
 

@@ -137,7 +137,10 @@ class Settings(BaseModel):
     @field_validator("ca_file", "browser", "cache_dir", "store_path", "runtime_dir")
     @classmethod
     def _home_expanded(cls, value: Path | None) -> Path | None:
-        return value.expanduser() if value else value
+        try:
+            return value.expanduser() if value else value
+        except RuntimeError as error:
+            raise ValueError("begins with the home folder of a user who is not known") from error
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, config_file: Path | None = None) -> Self:
