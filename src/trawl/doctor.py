@@ -80,7 +80,7 @@ def _browser(settings: Settings) -> Row:
 
 def _store(settings: Settings) -> Row:
     path = settings.store_path
-    if not (os.access(path, os.W_OK) if path.exists() else _can_be_made(path)):
+    if not (path.is_file() and os.access(path, os.W_OK) if path.exists() else _can_be_made(path)):
         return Row("store", "warn", f"{path} cannot be written: nothing is kept. Set TRAWL_STORE_PATH.")
     size = f"{path.stat().st_size / 2**20:.1f} MB" if path.is_file() else "nothing yet"
     return Row("store", "ok", f"{path} ({size})")

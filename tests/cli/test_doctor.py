@@ -46,6 +46,13 @@ def test_without_the_network_nothing_is_asked() -> None:
     assert rows[0]["status"] == "ok"
 
 
+def test_a_store_that_is_a_folder_is_no_store(tmp_path: Path) -> None:
+    done = run("--no-network", "--json", TRAWL_STORE_PATH=str(tmp_path))
+    store = json.loads(done.stdout)[3]
+    assert store["status"] == "warn"
+    assert "cannot be written" in store["message"]
+
+
 def test_rows_are_lines_on_a_terminal() -> None:
     done = run(TRAWL_EMBED_URL=NOBODY, TRAWL_EMBEDDED="0", TRAWL_RERANK_URL=NOBODY, TRAWL_VLM_URL=NOBODY)
     assert done.returncode == 0, done.stderr
