@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,24 @@ async def test_the_made_up_answer_moves_the_question_and_is_told() -> None:
     assert request["id_slot"] == 1
     assert request["chat_template_kwargs"] == {"enable_thinking": False}
     assert QUESTION in request["messages"][0]["content"]
+
+
+async def test_what_was_prepared_in_vain_is_over_when_the_call_is() -> None:
+    async def hangs(_: Any) -> bytes:
+        asked.set()
+        await asyncio.Event().wait()
+        return b""
+
+    asked = asyncio.Event()
+    async with (
+        serving({CHAT: hangs, MODELS: lambda _: reply({"data": [{"id": "one"}]})}) as fake,
+        AsyncEngine(Settings(hyde_url=fake.url, embedded=False)) as engine,
+    ):
+        call = asyncio.create_task(engine.extract_relevant(PAGE, QUESTION, use_hyde=True))
+        await asked.wait()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        assert not [task for task in asyncio.all_tasks() if "trawl/" in repr(task)]
 
 
 async def test_a_made_up_answer_opposite_to_the_question_breaks_nothing() -> None:

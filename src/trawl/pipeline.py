@@ -92,7 +92,7 @@ async def answer(source: PageSource, ask: Ask, services: Services, deadline: Dea
         result.path = "error"
     finally:
         if prepared is not None:
-            prepared.cancel()
+            await prepared.aclose()
     result.total_ms = _ms_since(started)
     return result
 

@@ -49,17 +49,19 @@ class RankingLimits:
 
 
 class Preparation:
-    """What can begin before the page is there. `cancel` it when the call ends."""
+    """What can begin before the page is there. `aclose` it when the call ends."""
 
     def __init__(self, ask: Ask, models: ModelServers, deadline: Deadline) -> None:
         self.embedder = asyncio.create_task(models.embedder.get(deadline))
         self.reranker = asyncio.create_task(models.reranker.get(deadline)) if ask.use_rerank else None
         self.hypothetical = asyncio.create_task(_hypothetical(ask, models, deadline)) if ask.use_hyde else None
 
-    def cancel(self) -> None:
-        for task in (self.embedder, self.reranker, self.hypothetical):
-            if task is not None:
-                task.cancel()
+    async def aclose(self) -> None:
+        """End what is still going on; nothing of it runs afterwards."""
+        tasks = [task for task in (self.embedder, self.reranker, self.hypothetical) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def relevant(

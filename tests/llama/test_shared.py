@@ -196,4 +196,29 @@ async def test_a_call_that_is_running_while_it_is_closed_opens_nothing_again(
     await servers.aclose()
     with pytest.raises(ModelUnavailable, match="closed"):
         await asyncio.wait_for(call, 10)
-    assert not [path for path in os.listdir(tmp_path) for _ in os.listdir(tmp_path / path / "leases")]
+    (run_directory,) = await asyncio.to_thread(lambda: list(tmp_path.iterdir()))
+    assert not list((run_directory / "leases").iterdir())
+
+
+async def test_closing_waits_for_the_look_at_a_server_that_failed(fake_server: Serving) -> None:
+    async def hangs(_: Any) -> bytes:
+        looked.set()
+        await asyncio.Event().wait()
+        return b""
+
+    looked = asyncio.Event()
+    routes = {
+        "/v1/models": lambda _: reply({"data": [{"id": "m"}]}),
+        "/v1/embeddings": lambda body: reply(vectors(body)),
+        "/health": hangs,
+    }
+    async with fake_server(routes) as fake:
+        servers = ModelServers(Settings(embed_url=fake.url, embedded=False))
+        embedder = await opened(servers.embedder)
+        fake.routes["/v1/embeddings"] = lambda _: reply({"error": "down"}, 503)
+        deadline = Deadline.after(5)
+        with pytest.raises(ModelUnavailable):
+            await servers.embedder.use(embedder, lambda e: e.embed([], ["text"], deadline), deadline)
+        await looked.wait()
+        await servers.aclose()
+        assert not [task for task in asyncio.all_tasks() if "trawl/llama" in repr(task)]

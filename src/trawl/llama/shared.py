@@ -85,8 +85,11 @@ class Shared(Generic[T]):
     async def aclose(self) -> None:
         """Close the backend; calls that are still running find none from then on. Idempotent."""
         self._closed = True
-        for probe in self._probes:
+        probes = list(self._probes)
+        for probe in probes:
             probe.cancel()
+        # Their connections have to be given back before the client of the backend goes.
+        await asyncio.gather(*probes, return_exceptions=True)
         opening, self._opening = self._opening, None
         if opening is None:
             return
