@@ -23,7 +23,14 @@ def trawl(*args: str, stdin: bytes = b"", **env: str) -> subprocess.CompletedPro
         capture_output=True,
         timeout=60,
         check=False,
-        env={**os.environ, "TRAWL_EMBEDDED": "0", "TRAWL_RENDER": "never", **env},
+        # Nobody listens on port 9; on the default port somebody's own server may.
+        env={
+            **os.environ,
+            "TRAWL_EMBED_URL": "http://127.0.0.1:9/v1",
+            "TRAWL_EMBEDDED": "0",
+            "TRAWL_RENDER": "never",
+            **env,
+        },
     )
 
 
