@@ -14,7 +14,8 @@ import typer
 
 from trawl.cli.ask import ask, extract
 from trawl.cli.doctor import doctor
-from trawl.cli.models import models, serve_models
+from trawl.cli.models import models
+from trawl.cli.serve import serve_models
 
 
 class _QuestionFirst(typer.core.TyperGroup):

@@ -21,7 +21,7 @@ from trawl.cli.common import (
     log_to_stderr,
     progress,
     settings_from,
-    usage_errors,
+    told,
 )
 from trawl.errors import UsageError
 from trawl.safety.framing import showable, showable_json, showable_line
@@ -60,7 +60,7 @@ def ask(
     if "://" not in url:
         url = f"https://{url}"
     with (
-        usage_errors(),
+        told(),
         progress(f"reading {showable_line(url)}") as tell,
         Engine(settings_from(config), allow_private=allow_private or (), progress=tell) as engine,
     ):
@@ -96,7 +96,7 @@ def extract(
     from trawl.extraction.media_types import type_of_name
 
     log_to_stderr(verbose)
-    with usage_errors(), progress(f"reading {showable_line(str(file))}") as tell:
+    with told(), progress(f"reading {showable_line(str(file))}") as tell:
         body = _read(file)
         with Engine(settings_from(config), progress=tell) as engine:
             result = engine.extract_relevant(

@@ -7,17 +7,19 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from trawl.errors import UsageError
+from trawl.errors import GuardRefused, NetworkError, TooManyRedirects, TrawlError, UsageError
 from trawl.safety.framing import showable_line
 
 if TYPE_CHECKING:
     from trawl.settings import Settings
 
 OK, NOTHING, USAGE, REFUSED, NETWORK, INTERNAL = range(6)
+STOPPED = 130
+"""What shells say of a program that was interrupted: 128 and the number of SIGINT."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")]
 ConfigFile = Annotated[Path | None, typer.Option(help="Settings file to read instead of your own.")]
@@ -36,13 +38,30 @@ def settings_from(config: Path | None) -> Settings:
 
 
 @contextmanager
-def usage_errors() -> Iterator[None]:
-    """Turns a UsageError into a message and exit code 2."""
+def told() -> Iterator[None]:
+    """Turns every error of ours into a message, what to do about it on a line of its own, and an exit code."""
     try:
         yield
-    except UsageError as error:
-        typer.echo(showable_line(str(error)), err=True)
-        raise typer.Exit(USAGE) from error
+    except TrawlError as error:
+        where = f" ({error.url})" if error.url else ""
+        stop(_exit_code(error), f"{error.stage}: {error.message}{where}", error.hint)
+    except KeyboardInterrupt:
+        stop(STOPPED, "stopped")
+
+
+def stop(code: int, *lines: str) -> NoReturn:
+    """End the command with a message on standard error."""
+    for line in filter(None, lines):
+        typer.echo(showable_line(line), err=True)
+    raise typer.Exit(code)
+
+
+def _exit_code(error: TrawlError) -> int:
+    if isinstance(error, UsageError):
+        return USAGE
+    if isinstance(error, GuardRefused):
+        return REFUSED
+    return NETWORK if isinstance(error, NetworkError | TooManyRedirects) else NOTHING
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trawl.cli.common import NOTHING, AsJson, ConfigFile, Verbose, log_to_stderr, progress, settings_from, usage_errors
+from trawl.cli.common import NOTHING, AsJson, ConfigFile, Verbose, log_to_stderr, progress, settings_from, told
 from trawl.safety.framing import showable_json, showable_line
 
 
@@ -27,7 +27,7 @@ def doctor(
     from trawl.doctor import examine
 
     log_to_stderr(verbose)
-    with usage_errors(), progress("looking around") as tell:
+    with told(), progress("looking around") as tell:
         rows = asyncio.run(examine(settings_from(config), network=network, progress=tell))
     if as_json:
         typer.echo(showable_json([asdict(row) for row in rows]))

