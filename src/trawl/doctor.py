@@ -20,7 +20,7 @@ from trawl.errors import ModelError
 from trawl.llama.backends import Backends, Opened, T
 from trawl.llama.client import LlamaClient
 from trawl.llama.endpoint import Endpoint
-from trawl.settings import Settings, default_config_file
+from trawl.settings import Settings, variable_of
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -45,7 +45,7 @@ async def examine(
     settings: Settings, *, network: bool = True, progress: Callable[[str], None] = lambda _: None
 ) -> list[Row]:
     """Look at every part; model servers are asked (and the embedded one started) unless `network` is False."""
-    rows = [_python(), _config_file(), _browser(settings), _store(settings)]
+    rows = [_python(), _settings(settings), _browser(settings), _store(settings)]
     if not network:
         return rows
     backends = Backends(settings, progress=progress)
@@ -65,9 +65,10 @@ def _python() -> Row:
     return Row("python", "ok" if fits else "fail", version + ("" if fits else "; 3.11 is needed"), required=True)
 
 
-def _config_file() -> Row:
-    path = default_config_file()
-    return Row("settings", "ok", str(path) if path.is_file() else f"all defaults ({path} does not exist)")
+def _settings(settings: Settings) -> Row:
+    """What is set, wherever it came from; values may be secrets."""
+    given = sorted(variable_of(field) for field in settings.model_fields_set)
+    return Row("settings", "ok", f"set: {', '.join(given)}" if given else "all defaults")
 
 
 def _browser(settings: Settings) -> Row:

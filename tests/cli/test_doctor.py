@@ -46,6 +46,16 @@ def test_without_the_network_nothing_is_asked() -> None:
     assert rows[0]["status"] == "ok"
 
 
+def test_settings_are_named_wherever_they_come_from_and_without_their_values(tmp_path: Path) -> None:
+    config = tmp_path / "env"
+    config.write_text("TRAWL_EMBED_API_KEY=s3cret\n")
+    done = run("--no-network", "--json", "--config", str(config), TRAWL_TIMEOUT="5")
+    settings = json.loads(done.stdout)[1]["message"]
+    assert "TRAWL_EMBED_API_KEY" in settings
+    assert "TRAWL_TIMEOUT" in settings
+    assert "s3cret" not in done.stdout
+
+
 def test_a_store_that_is_a_folder_is_no_store(tmp_path: Path) -> None:
     done = run("--no-network", "--json", TRAWL_STORE_PATH=str(tmp_path))
     store = json.loads(done.stdout)[3]
