@@ -129,7 +129,7 @@ class Database:
         """
         lanes = self._lanes_here()
         done: Future[T] = Future()
-        if self._closed or lanes.reading_rests() or not lanes.reading.add(Job(job, done)):
+        if self._closed or lanes.rests(lanes.reading) or not lanes.reading.add(Job(job, done)):
             raise StoreUnavailable("the store is not in use now")
         try:
             async with asyncio.timeout(READ_SECONDS):
@@ -151,7 +151,7 @@ class Database:
         """
         lanes = self._lanes_here()
         done: Future[None] = Future()
-        if self._closed or lanes.writing_rests() or not lanes.writing.add(Job(job, done, cost)):
+        if self._closed or lanes.rests(lanes.writing) or not lanes.writing.add(Job(job, done, cost)):
             return None
         return done
 
@@ -305,16 +305,13 @@ class _Lanes:
         self.writing: Lane[_Seat] = Lane(
             "trawl-store-write", _Seat, database._serve_writes, batch=_WRITES_AT_ONCE, room=QUEUE_BYTES
         )
-        self._rests_until: dict[int, float] = {}
+        self._rests_until: dict[Lane[_Seat], float] = {}
 
     def rest(self, lane: Lane[_Seat]) -> None:
-        self._rests_until[id(lane)] = time.monotonic() + REST_SECONDS
+        self._rests_until[lane] = time.monotonic() + REST_SECONDS
 
-    def reading_rests(self) -> bool:
-        return time.monotonic() < self._rests_until.get(id(self.reading), 0.0)
-
-    def writing_rests(self) -> bool:
-        return time.monotonic() < self._rests_until.get(id(self.writing), 0.0)
+    def rests(self, lane: Lane[_Seat]) -> bool:
+        return time.monotonic() < self._rests_until.get(lane, 0.0)
 
 
 _left_to_the_parent: list[_Lanes] = []
