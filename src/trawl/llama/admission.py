@@ -18,11 +18,11 @@ from typing import Literal
 
 from trawl.breaker import Breaker, BreakerState, Ticket
 from trawl.deadline import Deadline
-from trawl.errors import ModelBusy, ModelError, ModelReplyInvalid, ModelUnavailable
+from trawl.errors import BusyReason, ModelBusy, ModelError, ModelReplyInvalid, ModelUnavailable
 from trawl.llama.protocol.replies import InputTooLarge
 
 Ending = Literal["completed", "failed", "abandoned"]
-RefusalReason = Literal["queue_full", "wait_exceeded", "breaker_open", "deadline"]
+RefusalReason = BusyReason | Literal["deadline"]
 """Those of `ModelBusy`, and `deadline`: the caller's own time came to its end first."""
 
 RECENT = 256
@@ -45,9 +45,6 @@ class Limits:
     queue_depth: int = 8
     queue_wait: float = 20.0
     fair_time: float = 5.0
-
-
-DEFAULT_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +103,7 @@ class Admission:
         breaker: this endpoint's own, turns everybody away while the server is down; None: one with its defaults.
     """
 
-    def __init__(self, name: str, limits: Limits = DEFAULT_LIMITS, breaker: Breaker | None = None) -> None:
+    def __init__(self, name: str, limits: Limits = Limits(), breaker: Breaker | None = None) -> None:
         self.name = name
         self.limits = limits
         self._breaker = breaker or Breaker()

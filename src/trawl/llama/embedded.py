@@ -26,13 +26,13 @@ from typing import Any, NoReturn
 import platformdirs
 
 from trawl.errors import ModelUnavailable
-from trawl.llama.models import E5_NAME
+from trawl.llama.models import E5, E5_NAME
 from trawl.llama.rendezvous import SharedServer
 from trawl.llama.run_directory import Running
 from trawl.llama.weights import INSTALL_HINT, ensure_e5
 
-E5_TOKENS = 512
-"""What multilingual-e5-small was trained on; also its batch, because an input must fit into one."""
+E5_TOKENS = E5.spec.max_tokens
+"""Also its batch, because an input must fit into one."""
 E5_PORT, LLAMA_SERVER_PORT = 8081, 8080
 MAX_THREADS = 8
 """By default. The matrices of small models are too small to share out among more."""
