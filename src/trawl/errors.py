@@ -18,6 +18,8 @@
         │   └── ModelBusy       our own queue before it turned the work away
         └── ModelReplyInvalid   it answered with something that cannot be used
 
+What only one module raises or catches is derived from these there (`InputTooLarge`, `StoreUnavailable`, …).
+
 Every error says the stage it came from, the URL (without secrets), what happened, and what to do about it.
 """
 

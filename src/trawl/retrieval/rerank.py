@@ -56,7 +56,7 @@ def document_text(chunk: Chunk, title: str = "") -> str:
 
 def capped(question: str, documents: Sequence[str], caps: Caps) -> Capped:
     """The documents within the caps: too many lose their tail, too long ones their end, and when question and
-    documents are still too much each gets an equal share."""
+    documents are still too much each gets an equal share, of `SMALLEST_SHARE` at least, even if that is too much."""
     kept = list(documents[: caps.documents] if caps.documents > 0 else documents)
     if caps.chars_each > 0:
         kept = [text[: caps.chars_each] for text in kept]
