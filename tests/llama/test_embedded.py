@@ -144,7 +144,11 @@ def test_a_model_file_that_is_none_is_told(kind: str, tmp_path: Path, cache_dir:
 @pytest.mark.embedded
 @pytest.mark.parametrize(
     ("host", "complaint"),
-    [("no-such-host.invalid", "cannot listen on no-such-host"), ("192.0.2.1", "cannot listen on 192.0.2.1")],
+    [
+        ("no-such-host.invalid", "cannot listen on no-such-host"),
+        ("192.0.2.1", "cannot listen on 192.0.2.1"),
+        ("a..b", "a..b is not an address"),
+    ],
 )
 def test_an_address_that_is_none_is_told(host: str, complaint: str, cache_dir: Path) -> None:
     ensure_e5(cache_dir)

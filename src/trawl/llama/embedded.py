@@ -16,7 +16,6 @@ import os
 import secrets
 import select
 import signal
-import socket
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -26,6 +25,7 @@ from typing import Any, NoReturn
 import platformdirs
 
 from trawl.errors import ModelUnavailable
+from trawl.llama.listening import try_to_listen
 from trawl.llama.models import E5, E5_NAME
 from trawl.llama.rendezvous import SharedServer
 from trawl.llama.run_directory import Running
@@ -284,10 +284,9 @@ def _check_gguf(path: Path | None) -> None:
 def _check_address(host: str, port: int) -> None:
     """Raises `ModelUnavailable` when nobody could listen there now."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
+        try_to_listen(host, port)
+    except ValueError:
+        raise ModelUnavailable(f"{host} is not an address to listen on") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ModelUnavailable(

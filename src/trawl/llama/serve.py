@@ -18,7 +18,6 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -31,6 +30,7 @@ from typing import Any, Final, Literal
 from trawl.deadline import Deadline
 from trawl.errors import ModelError, ModelUnavailable, UsageError
 from trawl.llama.client import LlamaClient
+from trawl.llama.listening import try_to_listen
 from trawl.llama.models import BGE_M3, BGE_RERANKER, CATALOGUE, E5, ModelSpec, NamedModel, model_spec
 from trawl.llama.weights import ensure_e5, path_of, state_of
 
@@ -198,7 +198,7 @@ async def check_ports(servers: Sequence[ModelServer]) -> None:
     for server in servers:
         where = f"port {server.port} of {server.host}"
         try:
-            _try_to_listen(server.host, server.port)
+            try_to_listen(server.host, server.port)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise ModelUnavailable(f"{where} cannot be listened on: {error.strerror or error}") from None
@@ -215,13 +215,6 @@ async def _taken(server: ModelServer, where: str) -> ModelUnavailable:
         f"{where} is taken by something that is no model server, or wants another key",
         hint=f"End what runs there, or {other}",
     )
-
-
-def _try_to_listen(host: str, port: int) -> None:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(address)
 
 
 async def _models_on(server: ModelServer) -> str:
