@@ -205,7 +205,7 @@ def test_several_event_loops_and_threads_share_one_database(path):
     for user in users:
         user.join(30)
     assert len(asyncio.run(database.read(texts))) == 80
-    database.close()
+    asyncio.run(database.aclose())
 
 
 async def test_threads_end_when_idle_and_come_back(database, monkeypatch):
@@ -387,7 +387,7 @@ async def _in_child(database: Database, text: bytes) -> None:
     assert database.write(insert(text)) is not None
     assert await database.flush(10)
     assert text in await database.read(texts)
-    database.close()
+    await database.aclose()
 
 
 def _exit_code(pid: int) -> int:

@@ -167,19 +167,12 @@ class Database:
         return False
 
     async def aclose(self, seconds: float = CLOSE_SECONDS) -> None:
-        """`close`, without blocking the event loop."""
+        """Write what is queued, drop what is not written after `seconds`, and let go of the file. Idempotent."""
         until = time.monotonic() + seconds
         for lane in self._closing():
             # Polled: when the interpreter is ending there is no new thread to wait in.
             while not lane.join(0) and time.monotonic() < until:  # noqa: ASYNC110
                 await asyncio.sleep(POLL_SECONDS)
-            lane.clear()
-
-    def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Write what is queued, drop what is not written after `seconds`, and let go of the file. Idempotent."""
-        until = time.monotonic() + seconds
-        for lane in self._closing():
-            lane.join(max(0.0, until - time.monotonic()))
             lane.clear()
 
     def _closing(self) -> tuple[Lane[_Seat], ...]:
