@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+import trustme
 
 from tests.llama.conftest import NOBODY, reply, vectors
 from trawl.deadline import Deadline
@@ -45,6 +47,27 @@ async def test_texts_become_vectors_and_the_key_travels_as_a_bearer_token(fake_s
     assert headers["authorization"] == "Bearer secret-key"
     assert body["model"] == "m"
     assert body["input"] == ["a", "b"]
+
+
+async def test_a_certificate_that_is_not_trusted_is_told_as_that_with_the_setting_for_it(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(reply({"data": [{"id": "m"}]}))
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context) as server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        stranger, friend = LlamaClient(url), LlamaClient(url, ca_file=tmp_path / "ca.pem")
+        with pytest.raises(ModelUnavailable, match=r"certificate.*TRAWL_CA_FILE"):
+            await stranger.models(Deadline.after(5))
+        assert [model.id for model in await friend.models(Deadline.after(5))] == ["m"]
+        await stranger.aclose()
+        await friend.aclose()
 
 
 async def test_an_address_without_a_path_means_v1(fake_server: Serving) -> None:

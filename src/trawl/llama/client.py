@@ -91,7 +91,9 @@ class LlamaClient:
         try:
             self._transport = Transport(headers, tls=parts.scheme == "https", ca_file=ca_file)
         except OSError as error:
-            raise ModelUnavailable(f"the authorities in {ca_file} cannot be read: {error}") from error
+            raise ModelUnavailable(
+                f"the authorities in {ca_file} cannot be read: {error}", hint="Check TRAWL_CA_FILE."
+            ) from error
 
     async def aclose(self) -> None:
         """Closes all connections; calls after that raise `ModelUnavailable`. May be called again."""

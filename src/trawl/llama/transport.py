@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from ssl import SSLContext
+from ssl import SSLCertVerificationError, SSLContext
 from typing import Any, TypeVar
 
 import httpx
@@ -164,8 +164,18 @@ class Answer:
         try:
             return task.result()
         except _FAILURES as error:
-            what = "nobody answers" if isinstance(error, httpx.ConnectError) else "the connection broke"
-            raise ModelUnavailable(f"{what} ({type(error).__name__})", url=self._url) from error
+            raise _unavailable(error, self._url) from error
+
+
+def _unavailable(error: Exception, url: str) -> ModelUnavailable:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, SSLCertVerificationError):
+            hint = "Set TRAWL_CA_FILE to the PEM file of its authority, or correct the name in the address."
+            return ModelUnavailable(f"its certificate is not accepted: {cause.verify_message}", url=url, hint=hint)
+        cause = cause.__cause__ or cause.__context__
+    what = "nobody answers" if isinstance(error, httpx.ConnectError) else "the connection broke"
+    return ModelUnavailable(f"{what} ({type(error).__name__})", url=url)
 
 
 def _not_ours(_: logging.LogRecord) -> bool:
