@@ -11,6 +11,7 @@ import pytest
 
 from tests.replay import ReplayWeb
 from tests.replay.data import CALLER_ENV
+from trawl.llama import backends
 
 # A shell that starts the run in the background has SIGINT ignored, and ignored signals are inherited: the programs that
 # tests interrupt would never notice. A handler of ours is not inherited; they get the default.
@@ -53,6 +54,13 @@ def _not_the_users_environment(
 ) -> None:
     """Each test has a home folder of its own, so that no test finds what another one left there."""
     _isolate(monkeypatch, tmp_path_factory.mktemp("home"), _not_the_users_session)
+
+
+@pytest.fixture(autouse=True)
+def _nobody_on_the_default_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model server that happens to run on this machine is not found by tests."""
+    for name in ("EMBED_URL", "CHAT_URL", "RERANK_URL"):
+        monkeypatch.setattr(backends, name, "http://127.0.0.1:9/v1")
 
 
 @pytest.fixture

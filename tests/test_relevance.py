@@ -11,7 +11,6 @@ import pytest
 
 from tests.llama.conftest import reply, serving, vectors
 from trawl import AsyncEngine, Settings
-from trawl.llama import backends as backends_module
 from trawl.llama.weights import embedded_missing
 
 EMBED, MODELS, RERANK, CHAT = "/v1/embeddings", "/v1/models", "/v1/rerank", "/v1/chat/completions"
@@ -28,12 +27,6 @@ PAGE = "<title>Hut</title><main><h1>Hut</h1>" + "".join(
 QUESTION = "Which wood is the stove fed with?"
 
 needs_embedded = pytest.mark.skipif(bool(embedded_missing()), reason=embedded_missing() or "there")
-
-
-@pytest.fixture(autouse=True)
-def nobody_on_the_default_ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("EMBED_URL", "CHAT_URL", "RERANK_URL"):
-        monkeypatch.setattr(backends_module, name, "http://127.0.0.1:9/v1")
 
 
 def reranks(body: Any) -> bytes:

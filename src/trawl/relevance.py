@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 
 _KEPT_BACK = 0.5
 """Seconds kept back from each model, so that a slow one leaves time to answer without it."""
-_RERANK_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,7 @@ async def _reranked(
     if sent.clamped:
         result.rerank_capped = True
         log.warning("the reranker was sent less than all: %d of %d pieces, or cut", len(sent.documents), len(wanted))
-    within = Deadline(deadline.at - _KEPT_BACK).sooner(_RERANK_SECONDS)
+    within = Deadline(deadline.at - _KEPT_BACK)
     try:
         scores = await models.reranker.use(
             opened.backend, lambda reranker: reranker.rerank(ask.questions, sent.documents, within), within

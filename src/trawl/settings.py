@@ -111,7 +111,7 @@ class Settings(BaseModel):
     vlm_slot: int | None = Field(default=None, ge=0)
     """The llama-server slot it is pinned to."""
 
-    max_inflight: int = Field(default=2, ge=1)
+    max_inflight: int = Field(default=2, ge=1, le=64)
     """Pieces of work a model server is given at once."""
     queue_depth: int = Field(default=8, ge=0)
     """How many may wait for it; who comes later is turned away at once."""

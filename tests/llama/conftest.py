@@ -15,7 +15,6 @@ import pytest
 from tests.llama.servers import RunningServer, llama_server
 from tests.llama.tiny_models import make_projector, make_reranker, smollm2
 from trawl.deadline import Deadline
-from trawl.llama import backends as backends_module
 from trawl.llama.rendezvous import Lease, lease_server
 from trawl.llama.weights import embedded_missing
 from trawl.settings import Settings
@@ -101,12 +100,6 @@ async def serving(routes: dict[str, Callable[[Any], Any]]) -> AsyncIterator[Fake
 @pytest.fixture
 def fake_server() -> Callable[..., Any]:
     return serving
-
-
-@pytest.fixture(autouse=True)
-def nobody_on_the_default_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("EMBED_URL", "CHAT_URL", "RERANK_URL"):
-        monkeypatch.setattr(backends_module, name, NOBODY)
 
 
 @pytest.fixture(scope="session")

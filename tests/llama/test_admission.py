@@ -37,7 +37,7 @@ def clock() -> Clock:
 
 
 def admission(clock: Clock | None = None, *, failures: int = 3, **limits: Any) -> Admission:
-    return Admission("server", Limits(**limits), Breaker(failures, 30.0, clock) if clock else None)
+    return Admission("server", Limits(**limits), lambda: Breaker(failures, 30.0, clock or time.monotonic))
 
 
 class Call:
@@ -344,7 +344,7 @@ async def test_after_repeated_failures_everybody_is_refused_at_once(clock: Clock
 
 async def test_an_open_breaker_is_told_even_when_the_queue_is_full_too(clock: Clock) -> None:
     breaker = Breaker(1, 30.0, clock)
-    queue = Admission("server", Limits(max_inflight=1, queue_depth=0), breaker)
+    queue = Admission("server", Limits(max_inflight=1, queue_depth=0), lambda: breaker)
     [late] = await running(queue, 1)
     opened(breaker)
     assert await refusal(Call(queue)) == "breaker_open"
@@ -404,7 +404,7 @@ async def test_a_cancelled_probe_leaves_its_place_to_the_next(clock: Clock) -> N
 async def test_of_those_who_wait_in_half_open_exactly_one_goes_through(clock: Clock) -> None:
     """The breaker opened while both permits were held; the first that comes back is the probe's."""
     breaker = Breaker(1, 30.0, clock)
-    queue = Admission("server", Limits(max_inflight=2, queue_depth=8), breaker)
+    queue = Admission("server", Limits(max_inflight=2, queue_depth=8), lambda: breaker)
     held = await running(queue, 2)
     opened(breaker)
     clock.now += 30.0

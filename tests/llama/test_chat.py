@@ -327,9 +327,9 @@ async def test_cancelled_calls_take_no_place_from_those_that_follow(fake_server:
 
     async with fake_server({CHAT: silent, "/v1/models": lambda _: reply({"data": [{"id": "m"}]})}) as fake:
         client = LlamaClient(fake.url)
-        for _ in range(2 * MAX_CONNECTIONS):
+        for _ in range(MAX_CONNECTIONS + 1):
             task = asyncio.create_task(client.chat_text(REQUEST, Deadline.after(30)))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.005)
             task.cancel()
             await asyncio.sleep(0)
             task.cancel()

@@ -108,7 +108,8 @@ async def test_a_call_that_ran_out_of_time_does_not_cost_the_others_their_server
     short = Deadline.after(0.2)
     with pytest.raises(ModelUnavailable):
         await servers.embedder.use(embedder, lambda e: e.embed([], TEXTS, short), short)
-    await asyncio.gather(*servers.embedder._probes)
+    assert servers.embedder._probe is not None
+    await servers.embedder._probe
     assert await opened(servers.embedder) is embedder
 
 
@@ -158,7 +159,8 @@ async def test_an_endpoint_that_stops_answering_is_given_up_and_looked_for_again
     deadline = Deadline.after(5)
     with pytest.raises(ModelUnavailable):
         await shared.use(embedder, lambda e: e.embed(["q"], [], deadline), deadline)
-    await asyncio.gather(*shared._probes)
+    assert shared._probe is not None
+    await shared._probe
     gone = await shared.get(deadline)
     assert gone.backend is None
     assert "cannot be used" in gone.reason

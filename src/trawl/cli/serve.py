@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trawl.cli.common import ConfigFile, progress, settings_from, told
+from trawl.llama.models import EMBED_PORT, RERANK_PORT
 from trawl.safety.framing import showable
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ def serve_models(
     rerank: Annotated[
         str | None, typer.Option(metavar="NAME|PATH", help="Default: bge-reranker-v2-m3 if it is here.")
     ] = None,
-    embed_port: Port = 8081,
-    rerank_port: Port = 8083,
+    embed_port: Port = EMBED_PORT,
+    rerank_port: Port = RERANK_PORT,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     threads: Annotated[int | None, typer.Option(min=1, max=512, help="For each server; default: its own.")] = None,
     config: ConfigFile = None,

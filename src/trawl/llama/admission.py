@@ -11,7 +11,7 @@ import asyncio
 import math
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -100,13 +100,14 @@ class Admission:
     Args:
         name: the endpoint, fit for messages (no key, no query).
         limits: how much runs and waits.
-        breaker: this endpoint's own, turns everybody away while the server is down; None: one with its defaults.
+        breaker: makes this endpoint's own, which turns everybody away while the server is down.
     """
 
-    def __init__(self, name: str, limits: Limits = Limits(), breaker: Breaker | None = None) -> None:
+    def __init__(self, name: str, limits: Limits = Limits(), breaker: Callable[[], Breaker] = Breaker) -> None:
         self.name = name
         self.limits = limits
-        self._breaker = breaker or Breaker()
+        self._new_breaker = breaker
+        self._breaker = breaker()
         self._inflight = 0
         # A refusal travels as a result: as an exception it would be reported as never retrieved when its waiter is
         # cancelled in the same moment.
@@ -120,6 +121,10 @@ class Admission:
 
     def __repr__(self) -> str:
         return f"Admission({self.name!r}, {self._inflight} running, {self._waiting()} waiting, {self._breaker!r})"
+
+    def begin_anew(self) -> None:
+        """Another server stands behind this endpoint: what the one before it failed is forgotten, the figures stay."""
+        self._breaker = self._new_breaker()
 
     @asynccontextmanager
     async def permit(self, deadline: Deadline) -> AsyncIterator[None]:

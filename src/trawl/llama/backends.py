@@ -20,7 +20,7 @@ from trawl.llama.client import LlamaClient
 from trawl.llama.embedder import SMALLEST_LIMIT, Embedder
 from trawl.llama.endpoint import DYING_SECONDS, Endpoint
 from trawl.llama.hyde import Chat
-from trawl.llama.models import E5, ModelSpec, model_spec
+from trawl.llama.models import CHAT_PORT, E5, E5_DIMENSION, EMBED_PORT, RERANK_PORT, ModelSpec, model_spec
 from trawl.llama.protocol.server import ServedModel
 from trawl.llama.rendezvous import Lease, lease_server
 from trawl.llama.reranker import Reranker
@@ -28,9 +28,9 @@ from trawl.llama.weights import INSTALL_HINT, embedded_missing
 from trawl.settings import Settings
 from trawl.store.vectors import VectorStore
 
-EMBED_URL = "http://localhost:8081/v1"
-CHAT_URL = "http://localhost:8082/v1"
-RERANK_URL = "http://localhost:8083/v1"
+EMBED_URL = f"http://localhost:{EMBED_PORT}/v1"
+CHAT_URL = f"http://localhost:{CHAT_PORT}/v1"
+RERANK_URL = f"http://localhost:{RERANK_PORT}/v1"
 UNCONFIGURED_PROBE_SECONDS = 1.0
 """For whatever may listen on a default port: every call without a server of its own waits this long at most."""
 CONFIGURED_PROBE_SECONDS = 10.0
@@ -192,10 +192,10 @@ class Backends:
 
     def _endpoint(self, client: LlamaClient, lease: Lease | None = None) -> Endpoint:
         name = "embedded" if lease else client.label
-        if lease or name not in self._queues:
-            # An embedded server that was just started has not failed yet.
-            self._queues[name] = Admission(name, self._limits)
-        return Endpoint(client, self._queues[name], lease)
+        queue = self._queues.setdefault(name, Admission(name, self._limits))
+        if lease:
+            queue.begin_anew()
+        return Endpoint(client, queue, lease)
 
     async def _embedder(
         self, endpoint: Endpoint, served: ServedModel, deadline: Deadline, *, identity: str
@@ -230,11 +230,10 @@ class Backends:
             raise
         try:
             served = (await endpoint.client.models(deadline))[0]
-            # Whoever started it has seen that its vectors are good.
-            dimension = None if started else E5.spec.dimension
-            if dimension is None:
+            if started:
                 return await self._embedder(endpoint, served, deadline, identity=E5.sha256)
-            return Embedder(endpoint, _presented(served), dimension, identity=E5.sha256, store=self._vectors)
+            # Its weights were checked by their hash, and whoever started it has its vectors tested.
+            return Embedder(endpoint, _presented(served), E5_DIMENSION, identity=E5.sha256, store=self._vectors)
         except BaseException:
             await endpoint.aclose()
             raise

@@ -26,14 +26,14 @@ import platformdirs
 
 from trawl.errors import ModelUnavailable
 from trawl.llama.listening import try_to_listen
-from trawl.llama.models import E5, E5_NAME
+from trawl.llama.models import E5, E5_NAME, EMBED_PORT
 from trawl.llama.rendezvous import SharedServer
 from trawl.llama.run_directory import Running
 from trawl.llama.weights import INSTALL_HINT, ensure_e5
 
 E5_TOKENS = E5.spec.max_tokens
 """Also its batch, because an input must fit into one."""
-E5_PORT, LLAMA_SERVER_PORT = 8081, 8080
+LLAMA_SERVER_PORT = 8080
 MAX_THREADS = 8
 """By default. The matrices of small models are too small to share out among more."""
 MAX_SLOTS = 256
@@ -99,7 +99,7 @@ def parse_options(argv: list[str] | None, environ: Mapping[str, str]) -> argpars
     options.api_key = key
     options.alias = options.alias or (options.model.name if options.model else E5_NAME)
     if options.port is None:
-        options.port = LLAMA_SERVER_PORT if options.model else E5_PORT
+        options.port = LLAMA_SERVER_PORT if options.model else EMBED_PORT
     return options
 
 
@@ -131,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     address.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
     address.add_argument(
         "--port", type=_number(0, 65535), metavar="N", help=f"0: any free one (default: {LLAMA_SERVER_PORT}, "
-        f"without --model {E5_PORT})"
+        f"without --model {EMBED_PORT})"
     )  # fmt: skip
     address.add_argument("--api-key", metavar="KEY", help=f"visible to others in the process list: see {KEY_VARIABLE}")
     address.add_argument("--slots", action=switch, default=True, help="serve /slots, which shows what is being done")

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 BATCH_INPUTS = 16
 """Larger batches were no faster against llama-server (18 chunks/s with 16 and with 64), and a batch is what a server
 still computes for a caller that has gone."""
-BATCH_TOKENS = 16_384
+BATCH_TOKENS = 8_192
+"""One input of the longest that bge-m3 takes, or sixteen of e5's."""
+BYTES_PER_TOKEN = 3
+"""At least, on average, for ordinary text of any script in UTF-8: what a batch holds more than estimated, the server
+refuses, and gets in halves."""
 MAX_CHARS_PER_TOKEN = 32
 """No tokenizer in use has longer pieces of ordinary text; what is beyond `max_tokens` of them is cut unseen."""
 SMALLEST_LIMIT = 8
@@ -205,7 +209,7 @@ def _batches(texts: list[str], max_tokens: int) -> Iterator[list[str]]:
     batch: list[str] = []
     size = 0
     for text in texts:
-        tokens = min(len(text) // 3, max_tokens)
+        tokens = min(len(text.encode()) // BYTES_PER_TOKEN, max_tokens)
         if batch and (len(batch) == BATCH_INPUTS or size + tokens > BATCH_TOKENS):
             yield batch
             batch, size = [], 0

@@ -10,7 +10,11 @@ from typing import Literal
 Pooling = Literal["mean", "cls", "rank"]
 """How a model makes one output of its tokens, in llama-server's words (`--pooling`)."""
 
+EMBED_PORT, CHAT_PORT, RERANK_PORT = 8081, 8082, 8083
+"""Where servers of each kind are looked for when none is configured (contracts A.5)."""
+
 E5_NAME = "multilingual-e5-small"
+E5_DIMENSION = 384
 E5_SHA256 = "394c5c6f6800597d617651b4636e023a716c45b168c22178759533a0d4e14cfc"
 """What `gguf_e5.convert` makes of the known weights, the same on every machine."""
 
@@ -57,7 +61,7 @@ class NamedModel:
 
 
 E5 = NamedModel(
-    spec=ModelSpec(E5_NAME, "query: ", "passage: ", 512, 384, "mean"),
+    spec=ModelSpec(E5_NAME, "query: ", "passage: ", 512, E5_DIMENSION, "mean"),
     kind="embed",
     licence="MIT",
     file=f"{E5_NAME}-q4_0.gguf",

@@ -37,7 +37,7 @@ class Shared(Generic[T]):
         self._opening: asyncio.Task[Opened[T]] | None = None
         self._opened_at = 0.0
         self._crashes: deque[float] = deque(maxlen=CRASHES)
-        self._probes: set[asyncio.Task[None]] = set()
+        self._probe: asyncio.Task[None] | None = None
         self._closed = False
 
     async def get(self, deadline: Deadline) -> Opened[T]:
@@ -74,7 +74,8 @@ class Shared(Generic[T]):
             if isinstance(error, ModelBusy) and error.reason != "breaker_open":
                 raise  # our own queue is full; that says nothing of the server
             if not await backend.endpoint.ended():
-                self._look_after(backend)
+                if isinstance(error, ModelUnavailable):
+                    self._look_after(backend)
                 raise
         await self._give_up(backend)
         opened = await self.get(deadline)
@@ -85,11 +86,10 @@ class Shared(Generic[T]):
     async def aclose(self) -> None:
         """Close the backend; calls that are still running find none from then on. Idempotent."""
         self._closed = True
-        probes = list(self._probes)
-        for probe in probes:
-            probe.cancel()
-        # Their connections have to be given back before the client of the backend goes.
-        await asyncio.gather(*probes, return_exceptions=True)
+        if self._probe is not None:
+            self._probe.cancel()
+            # Its connection has to be given back before the client of the backend goes.
+            await asyncio.gather(self._probe, return_exceptions=True)
         opening, self._opening = self._opening, None
         if opening is None:
             return
@@ -102,11 +102,10 @@ class Shared(Generic[T]):
     def _look_after(self, backend: T) -> None:
         """A call failed although the server has not ended: if it does not answer at all, it is given up. Other calls
         may be using it, so one that was merely too slow for this call stays."""
-        probe = asyncio.create_task(self._probe(backend))
-        self._probes.add(probe)
-        probe.add_done_callback(self._probes.discard)
+        if not self._closed and (self._probe is None or self._probe.done()):
+            self._probe = asyncio.create_task(self._probed(backend))
 
-    async def _probe(self, backend: T) -> None:
+    async def _probed(self, backend: T) -> None:
         if not await backend.endpoint.answers(Deadline.after(PROBE_SECONDS)):
             await self._give_up(backend)
 

@@ -21,8 +21,9 @@ from trawl.errors import ModelReplyInvalid, ModelUnavailable
 
 T = TypeVar("T")
 
-MAX_CONNECTIONS = 8
-"""More than any queue before a server lets through."""
+MAX_CONNECTIONS = 128
+"""More than any queue before a server lets through (`Settings.max_inflight` ends at 64), what is asked beside it
+included: a call must wait in the queue, where it is seen, and not here."""
 KEEPALIVE_SECONDS = 2.0
 """llama-server closes idle connections after 5 s; one must not be reused while it does."""
 
