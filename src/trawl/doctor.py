@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ class Row:
     status: Status
     message: str
     required: bool = False
-    """Without it trawl does not work at all."""
+    """Python itself, and every server that the settings name: without it trawl does not do what it was told to."""
 
 
 async def examine(
@@ -51,18 +50,17 @@ async def examine(
     backends = Backends(settings, progress=progress)
     deadline = Deadline.after(OPEN_SECONDS)
     asked = await asyncio.gather(
-        _embeddings(backends, deadline),
-        _reranker(backends, deadline),
-        _chat(backends, deadline),
+        _embeddings(settings, backends, deadline),
+        _reranker(settings, backends, deadline),
+        _chat(settings, backends, deadline),
         _vision(settings, deadline.sooner(VISION_SECONDS)),
     )
     return [*rows, *asked]
 
 
 def _python() -> Row:
-    fits = sys.version_info >= (3, 11)
     version = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()}"
-    return Row("python", "ok" if fits else "fail", version + ("" if fits else "; 3.11 is needed"), required=True)
+    return Row("python", "ok", version, required=True)
 
 
 def _settings(settings: Settings) -> Row:
@@ -92,23 +90,26 @@ def _can_be_made(path: Path) -> bool:
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
-async def _embeddings(backends: Backends, deadline: Deadline) -> Row:
+async def _embeddings(settings: Settings, backends: Backends, deadline: Deadline) -> Row:
     opened = await backends.open_embedder(deadline)
     if opened.backend is None:
-        return Row("embeddings", "warn", f"Ranking goes by words alone: {opened}")
+        return _absent("embeddings", opened, "Ranking goes by words alone", configured=bool(settings.embed_url))
     embedder = opened.backend
 
     async def once() -> None:
         await embedder.embed([SAMPLE], [], deadline)
 
     latency = await _timed(embedder.endpoint, once)
-    return Row("embeddings", "ok", f"{opened} {embedder.dimension} dimensions, {latency} for one text.")
+    message = f"{opened} {embedder.dimension} dimensions, {latency} for one text."
+    if settings.embed_url and embedder.endpoint.lease:  # the embedded server stands in for the one that was named
+        return Row("embeddings", "fail", message, required=True)
+    return Row("embeddings", "ok", message)
 
 
-async def _reranker(backends: Backends, deadline: Deadline) -> Row:
+async def _reranker(settings: Settings, backends: Backends, deadline: Deadline) -> Row:
     opened = await backends.open_reranker(deadline)
     if opened.backend is None:
-        return _absent("reranker", opened, "Pieces keep their first order")
+        return _absent("reranker", opened, "Pieces keep their first order", configured=bool(settings.rerank_url))
     reranker = opened.backend
 
     async def once() -> None:
@@ -117,10 +118,10 @@ async def _reranker(backends: Backends, deadline: Deadline) -> Row:
     return Row("reranker", "ok", f"{opened} {await _timed(reranker.endpoint, once)} for one piece.")
 
 
-async def _chat(backends: Backends, deadline: Deadline) -> Row:
+async def _chat(settings: Settings, backends: Backends, deadline: Deadline) -> Row:
     opened = await backends.open_chat(deadline)
     if opened.backend is None:
-        return _absent("chat", opened, "use_hyde has no effect")
+        return _absent("chat", opened, "use_hyde has no effect", configured=bool(settings.hyde_url))
     await opened.backend.endpoint.aclose()
     return Row("chat", "ok", str(opened))
 
@@ -132,20 +133,21 @@ async def _vision(settings: Settings, deadline: Deadline) -> Row:
     try:
         client = LlamaClient(settings.vlm_url, key, ca_file=settings.ca_file, setting="TRAWL_VLM")
     except ModelError as error:
-        return Row("vision", "warn", str(error))
+        return Row("vision", "fail", str(error), required=True)
     try:
         served, props = await asyncio.gather(client.models(deadline), client.props(deadline))
     except ModelError as error:
-        return Row("vision", "warn", str(error))
+        return Row("vision", "fail", str(error), required=True)
     finally:
         await client.aclose()
     if props is not None and props.vision is False:
-        return Row("vision", "warn", f"{served[0].id} on {client.label} does not see pictures.")
+        return Row("vision", "fail", f"{served[0].id} on {client.label} does not see pictures.", required=True)
     return Row("vision", "ok", f"{served[0].id} on {client.label}.")
 
 
-def _absent(name: str, opened: Opened[T], effect: str) -> Row:
-    return Row(name, "warn" if opened.notable else "ok", f"{effect}: {opened}")
+def _absent(name: str, opened: Opened[T], effect: str, *, configured: bool) -> Row:
+    status: Status = "fail" if configured else "warn" if opened.notable else "ok"
+    return Row(name, status, f"{effect}: {opened}", required=configured)
 
 
 async def _timed(endpoint: Endpoint, once: Callable[[], Awaitable[None]]) -> str:

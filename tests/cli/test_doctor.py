@@ -11,18 +11,11 @@ import pytest
 
 from tests.llama.conftest import reply, serving, vectors
 from trawl.doctor import examine
-from trawl.llama import backends as backends_module
 from trawl.llama.weights import embedded_missing
 from trawl.settings import Settings
 
 NOBODY = "http://127.0.0.1:9/v1"
 EMBED, MODELS, RERANK = "/v1/embeddings", "/v1/models", "/v1/rerank"
-
-
-@pytest.fixture(autouse=True)
-def nobody_on_the_default_ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("EMBED_URL", "CHAT_URL", "RERANK_URL"):
-        monkeypatch.setattr(backends_module, name, NOBODY)
 
 
 def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -65,12 +58,12 @@ def test_a_store_that_is_a_folder_is_no_store(tmp_path: Path) -> None:
 
 def test_rows_are_lines_on_a_terminal() -> None:
     done = run(TRAWL_EMBED_URL=NOBODY, TRAWL_EMBEDDED="0", TRAWL_RERANK_URL=NOBODY, TRAWL_VLM_URL=NOBODY)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, "servers that were named are not there"
     lines = {line.split()[1]: line for line in done.stdout.splitlines()}
-    assert lines["embeddings"].startswith("warn")
+    assert lines["embeddings"].startswith("fail")
     assert f"{NOBODY}/models cannot be used (nobody answers" in lines["embeddings"]
-    assert lines["reranker"].startswith("warn")
-    assert lines["vision"].startswith("warn")
+    assert lines["reranker"].startswith("fail")
+    assert lines["vision"].startswith("fail")
     assert lines["chat"].startswith("ok"), "nobody asked for one"
 
 
@@ -103,6 +96,8 @@ async def test_a_store_that_cannot_be_written_is_a_warning(tmp_path: Path) -> No
 def test_the_embedded_server_is_started_and_named() -> None:
     done = run("--json", TRAWL_EMBED_URL=NOBODY)
     rows = {row["name"]: row for row in json.loads(done.stdout)}
-    assert rows["embeddings"]["status"] == "ok"
+    assert (rows["embeddings"]["status"], done.returncode) == ("fail", 1), (
+        "it only stands in for the one that was named"
+    )
     assert "multilingual-e5-small in the embedded server" in rows["embeddings"]["message"]
     assert "384 dimensions" in rows["embeddings"]["message"]

@@ -22,7 +22,7 @@ def doctor(
 ) -> None:
     """Say what works on this machine: browser, store, and which model servers answer.
 
-    Exit code 1 when something is missing without which trawl does not work.
+    Exit code 1 when a server that the settings name is not there, or is not what it should be.
     """
     from trawl.doctor import examine
 
