@@ -98,13 +98,13 @@ async def _similarities(
     hypothetical, why_none = await prepared.hypothetical if prepared.hypothetical else ("", "")
     if why_none:
         result.warnings.append(f"use_hyde had no effect: {why_none}")
-    # The made-up answer is one more passage: that is what it imitates.
-    texts = [*passages, hypothetical] if hypothetical else passages
+    # The made-up answer is embedded like a passage: that is what it imitates.
+    others = [hypothetical] if hypothetical else []
     within = Deadline(deadline.at - _KEPT_BACK)
     try:
         found = await models.embedder.use(
             opened.backend,
-            lambda embedder: embedder.embed(ask.questions, texts, within, keep=not ask.no_store),
+            lambda embedder: embedder.embed(ask.questions, passages, within, others=others, keep=not ask.no_store),
             within,
         )
     except ModelError as error:
@@ -112,13 +112,13 @@ async def _similarities(
         return None
     questions = found.questions
     if hypothetical:
-        questions = _drawn_towards(questions, found.passages[-1])
+        questions = _drawn_towards(questions, found.others[0])
         result.hyde_used, result.hyde_text = True, hypothetical
     result.n_chunks_embedded = len(passages)
     result.embed_cache_hits, result.embed_cache_misses = found.cache_hits, found.cache_misses
     backend = opened.backend
     result.retrieval_diagnostics |= {"mode": "hybrid", "backend": backend.endpoint.name, "model": backend.model}
-    similarities: np.ndarray = questions @ found.passages[: len(passages)].T
+    similarities: np.ndarray = questions @ found.passages.T
     return similarities
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.llama.conftest import reply, vectors
+from tests.llama.conftest import bag_of_letters, reply, vectors
 from trawl.deadline import Deadline
 from trawl.errors import ModelBusy, ModelUnavailable
 from trawl.llama import shared as shared_module
@@ -147,6 +147,23 @@ async def test_work_beyond_the_queue_is_refused_and_the_endpoint_is_kept(fake_se
         release.set()
         await asyncio.gather(*calls)
         assert await opened(servers.embedder) is embedder
+        await servers.aclose()
+
+
+async def test_a_server_that_changes_its_model_is_opened_again_within_the_call(fake_server: Serving) -> None:
+    length = 64
+
+    def changing(body: Any) -> bytes:
+        return reply(vectors(body, lambda text: bag_of_letters(text)[:length]))
+
+    async with fake_server({"/v1/embeddings": changing}) as fake:
+        servers = ModelServers(Settings(embed_url=fake.url, embedded=False))
+        embedder = await opened(servers.embedder)
+        length, deadline = 32, Deadline.after(10)
+        found = await servers.embedder.use(embedder, lambda e: e.embed(["q"], ["p"], deadline), deadline)
+        assert (found.questions.shape, found.passages.shape) == ((1, 32), (1, 32))
+        assert (await opened(servers.embedder)).dimension == 32
+        assert servers.stats()[fake.url].failed == 0
         await servers.aclose()
 
 

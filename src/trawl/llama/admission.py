@@ -19,7 +19,7 @@ from typing import Literal
 from trawl.breaker import Breaker, BreakerState, Ticket
 from trawl.deadline import Deadline
 from trawl.errors import BusyReason, ModelBusy, ModelError, ModelReplyInvalid, ModelUnavailable
-from trawl.llama.protocol.replies import InputTooLarge
+from trawl.llama.protocol.replies import AnotherModel, InputTooLarge
 
 Ending = Literal["completed", "failed", "abandoned"]
 RefusalReason = BusyReason | Literal["deadline"]
@@ -276,14 +276,14 @@ class Admission:
 def ending_of(error: ModelError, *, out_of_time: bool) -> Ending:
     """What a body that raised `error` says about the server.
 
-    No answer and an unusable answer are failures. `InputTooLarge` is an answer: the server is well, the input is not.
+    No answer and an unusable answer are failures. `InputTooLarge` and `AnotherModel` are answers: the server is well.
     `ModelBusy` never reached it.
 
     Args:
         error: what the body raised.
         out_of_time: the caller's deadline ran out, and it was too short to blame the server for.
     """
-    if isinstance(error, InputTooLarge):
+    if isinstance(error, InputTooLarge | AnotherModel):
         return "completed"
     if isinstance(error, ModelReplyInvalid):
         return "failed"

@@ -46,6 +46,7 @@ class Embeddings:
 
     questions: Vectors
     passages: Vectors
+    others: Vectors
     cache_hits: int
     cache_misses: int
 
@@ -108,7 +109,13 @@ class Embedder:
         return f"Embedder({self.model!r} on {self.endpoint.name}, {self.dimension} dimensions)"
 
     async def embed(
-        self, questions: Sequence[str], passages: Sequence[str], deadline: Deadline, *, keep: bool = True
+        self,
+        questions: Sequence[str],
+        passages: Sequence[str],
+        deadline: Deadline,
+        *,
+        others: Sequence[str] = (),
+        keep: bool = True,
     ) -> Embeddings:
         """Vectors of the questions and the passages of one page, as one piece of work for the server.
 
@@ -116,6 +123,7 @@ class Embedder:
         so that a page is ranked the same the second time.
 
         Args:
+            others: passages that are not of the page: neither kept nor counted.
             keep: put the vectors of passages into the store, and look for them there.
 
         Raises:
@@ -127,12 +135,13 @@ class Embedder:
         known = await store.get(self._space, passages, dimension=self.dimension) if store else [None] * len(passages)
         missing = list(dict.fromkeys(text for text, vector in zip(passages, known, strict=True) if vector is None))
         inputs = [self._spec.query_prefix + text for text in questions]
-        inputs += [self._spec.passage_prefix + text for text in missing]
+        inputs += [self._spec.passage_prefix + text for text in (*others, *missing)]
         vectors = np.empty((0, self.dimension), np.float32)
         if inputs:
             async with self.endpoint.permit(deadline):
                 vectors = await self._embed(inputs, deadline)
-        fresh = rounded(vectors[len(questions) :])
+        first = len(questions) + len(others)
+        fresh = rounded(vectors[first:])
         if store and missing:
             store.put(self._space, missing, fresh)
         row_of = dict(zip(missing, fresh, strict=True))
@@ -140,6 +149,7 @@ class Embedder:
         hits = sum(vector is not None for vector in known)
         return Embeddings(
             questions=vectors[: len(questions)],
+            others=vectors[len(questions) : first],
             passages=np.stack(rows) if rows else np.empty((0, self.dimension), np.float32),
             cache_hits=hits,
             cache_misses=len(passages) - hits,

@@ -17,6 +17,8 @@ TEMPERATURE = 0.7
 SECONDS = 60.0
 LONGEST_ANSWER = 2_000
 """Characters; three sentences have a third of that."""
+LONGEST_TEXT = 10_000
+"""Characters after which the model is not listened to any more, its thinking included."""
 
 _PROMPT = (
     "Somebody asks the question below. Write two or three plain sentences as they could stand in a page that "
@@ -50,6 +52,10 @@ async def hypothetical_answer(chat: Chat, questions: Sequence[str], deadline: De
         id_slot=chat.slot,
     )
     within = deadline.sooner(SECONDS)
-    async with chat.endpoint.permit(within) as client:
-        reply = await client.chat_text(request, within)
-    return " ".join(reply.text.split())[:LONGEST_ANSWER]
+    async with chat.endpoint.permit(within) as client, client.chat(request, within) as stream:
+        written = 0
+        async for delta in stream:
+            written += len(delta.text)
+            if written > LONGEST_TEXT:
+                break  # a model that does not heed `max_tokens`: what it wrote so far will do
+    return " ".join(stream.reply.text.split())[:LONGEST_ANSWER]

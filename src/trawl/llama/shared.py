@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from trawl.deadline import Deadline
 from trawl.errors import ModelBusy, ModelError, ModelUnavailable
 from trawl.llama.backends import Opened, T
+from trawl.llama.protocol.replies import AnotherModel
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,8 @@ class Shared(Generic[T]):
             return Opened(None, f"opening the model server failed ({type(error).__name__})", notable=True)
 
     async def use(self, backend: T, work: Callable[[T], Awaitable[R]], deadline: Deadline) -> R:
-        """`work` done with `backend`, and once more with a new one where the embedded server ended under it.
+        """`work` done with `backend`, and once more with a new one where the embedded server ended under it, or the
+        server has changed its model.
 
         Raises:
             ModelUnavailable, ModelReplyInvalid: as `work` does.
@@ -73,7 +75,7 @@ class Shared(Generic[T]):
         except ModelError as error:
             if isinstance(error, ModelBusy) and error.reason != "breaker_open":
                 raise  # our own queue is full; that says nothing of the server
-            if not await backend.endpoint.ended():
+            if not isinstance(error, AnotherModel) and not await backend.endpoint.ended():
                 if isinstance(error, ModelUnavailable):
                     self._look_after(backend)
                 raise

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trawl.llama.protocol.bodies import json_body
-from trawl.llama.protocol.replies import REPLY_BASE_BYTES, by_index, invalid, reply_object
+from trawl.llama.protocol.replies import REPLY_BASE_BYTES, AnotherModel, by_index, invalid, reply_object
 
 MAX_DIMENSION = 16_384
 """The largest models in use give vectors of 4,096 to 8,192 numbers."""
@@ -39,15 +39,17 @@ def parse_embeddings(
 
     Raises:
         InputTooLarge: an input (or the batch) is too long for the server.
+        AnotherModel: the vectors are good, and of another length than `dimension`.
         ModelUnavailable: it is loading, overloaded or wants another key.
         ModelReplyInvalid: anything else.
     """
     items = by_index(reply_object(status, body, url).get("data"), count, "vector", url)
     vectors = [_vector(item.get("embedding"), url) for item in items]
-    expected = dimension or len(vectors[0]) if vectors else dimension
-    for vector in vectors:
-        if len(vector) != expected:
-            invalid(f"a vector has {len(vector)} numbers instead of {expected}", url)
+    lengths = {len(vector) for vector in vectors}
+    if len(lengths) > 1:
+        invalid(f"its vectors differ in length: {', '.join(map(str, sorted(lengths)))}", url)
+    if dimension is not None and vectors and lengths != {dimension}:
+        raise AnotherModel(f"its vectors have {lengths.pop()} numbers instead of {dimension}", url=url)
     return vectors
 
 

@@ -39,6 +39,10 @@ class InputTooLarge(ModelReplyInvalid):
         self.limit = limit
 
 
+class AnotherModel(ModelReplyInvalid):
+    """The answer is good, and of another model than the one that answered before."""
+
+
 class KeyRefused(ModelUnavailable):
     """The server wants another API key."""
 
