@@ -14,6 +14,7 @@ from serve import serve_example
 
 from trawl import Engine
 from trawl.cli.ask import exit_code, print_result
+from trawl.cli.common import progress
 
 DEFAULT_QUERY = "How long may I wait at the hut when the red flag is up, and what does it cost?"
 
@@ -31,8 +32,8 @@ def main() -> int:
             print(f"No URL given: asking the example page.\n\n  {query}\n")
         elif "://" not in url:
             url = f"https://{url}"
-        engine = stack.enter_context(Engine(allow_private=allowed))
-        result = engine.fetch_relevant(url, query)
+        with progress("reading the page") as tell, Engine(allow_private=allowed, progress=tell) as engine:
+            result = engine.fetch_relevant(url, query)
         print_result(result)
         return exit_code(result)
 

@@ -71,4 +71,4 @@ fi
 has_browser || say "no Chromium could be installed; pages are read without one (render=never). Later: .venv/bin/playwright install chromium"
 
 touch .venv/ready
-say "ready"
+say "ready: try .venv/bin/trawl doctor, or source .venv/bin/activate first"

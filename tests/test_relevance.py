@@ -109,6 +109,17 @@ async def test_a_chat_model_that_is_missing_costs_a_warning_only() -> None:
     assert "birch" in result.chunks[0]["text"]
 
 
+@needs_embedded
+@pytest.mark.embedded
+async def test_the_embedded_server_does_not_stand_in_unsaid_for_one_that_was_named() -> None:
+    result = await ask(Settings(embed_url="http://127.0.0.1:9/v1"))
+    assert result.retrieval_diagnostics["backend"] == "embedded"
+    (warning,) = result.warnings
+    assert "the embeddings server at http://127.0.0.1:9/v1 cannot be used" in warning
+    unnamed = await ask(Settings())
+    assert unnamed.warnings == []
+
+
 def streamed(*texts: str) -> Callable[[Any], bytes]:
     import json
 

@@ -84,3 +84,13 @@ def test_every_setting_is_explained_in_the_example_file():
 def test_a_variable_others_share_has_their_name():
     settings = Settings.from_env({"HF_ENDPOINT": "https://mirror.test/hub/", "TRAWL_HF_ENDPOINT": "https://other.test"})
     assert settings.hf_endpoint == "https://mirror.test/hub"
+
+
+def test_a_name_in_the_file_that_is_no_setting_is_told_without_its_value(tmp_path, caplog):
+    file = tmp_path / "env"
+    file.write_text("TRAWL_EMBEDED=0\nTRAWL_TIMEOUT=5\nHF_ENDPOINT=https://mirror.test\n")
+    with caplog.at_level(logging.WARNING):
+        assert Settings.from_env({}, config_file=file).timeout == 5
+    assert [record.getMessage() for record in caplog.records] == [
+        "the config file sets TRAWL_EMBEDED, which is no setting of trawl"
+    ]

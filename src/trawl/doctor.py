@@ -9,8 +9,8 @@ import asyncio
 import os
 import platform
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -38,6 +38,8 @@ class Row:
     message: str
     required: bool = False
     """Python itself, and every server that the settings name: without it trawl does not do what it was told to."""
+    detail: Mapping[str, str | int | float] = field(default_factory=dict)
+    """The facts of the message one by one: endpoint, model, dimension, latency in milliseconds."""
 
 
 async def examine(
@@ -99,11 +101,11 @@ async def _embeddings(settings: Settings, backends: Backends, deadline: Deadline
     async def once() -> None:
         await embedder.embed([SAMPLE], [], deadline)
 
-    latency = await _timed(embedder.endpoint, once)
+    latency, facts = await _timed(embedder.endpoint, embedder.model, once)
     message = f"{opened} {embedder.dimension} dimensions, {latency} for one text."
-    if settings.embed_url and embedder.endpoint.lease:  # the embedded server stands in for the one that was named
-        return Row("embeddings", "fail", message, required=True)
-    return Row("embeddings", "ok", message)
+    # Notable: the embedded server stands in for the one that was named.
+    status: Status = "fail" if opened.notable else "ok"
+    return Row("embeddings", status, message, opened.notable, {**facts, "dimension": embedder.dimension})
 
 
 async def _reranker(settings: Settings, backends: Backends, deadline: Deadline) -> Row:
@@ -115,15 +117,17 @@ async def _reranker(settings: Settings, backends: Backends, deadline: Deadline) 
     async def once() -> None:
         await reranker.rerank(["What does the fox do?"], [SAMPLE], deadline)
 
-    return Row("reranker", "ok", f"{opened} {await _timed(reranker.endpoint, once)} for one piece.")
+    latency, facts = await _timed(reranker.endpoint, reranker.model, once)
+    return Row("reranker", "ok", f"{opened} {latency} for one piece.", detail=facts)
 
 
 async def _chat(settings: Settings, backends: Backends, deadline: Deadline) -> Row:
     opened = await backends.open_chat(deadline)
     if opened.backend is None:
         return _absent("chat", opened, "use_hyde has no effect", configured=bool(settings.hyde_url))
-    await opened.backend.endpoint.aclose()
-    return Row("chat", "ok", str(opened))
+    chat = opened.backend
+    await chat.endpoint.aclose()
+    return Row("chat", "ok", str(opened), detail={"endpoint": chat.endpoint.name, "model": chat.model})
 
 
 async def _vision(settings: Settings, deadline: Deadline) -> Row:
@@ -142,7 +146,8 @@ async def _vision(settings: Settings, deadline: Deadline) -> Row:
         await client.aclose()
     if props is not None and props.vision is False:
         return Row("vision", "fail", f"{served[0].id} on {client.label} does not see pictures.", required=True)
-    return Row("vision", "ok", f"{served[0].id} on {client.label}.")
+    facts = {"endpoint": client.label, "model": served[0].id}
+    return Row("vision", "ok", f"{served[0].id} on {client.label}.", detail=facts)
 
 
 def _absent(name: str, opened: Opened[T], effect: str, *, configured: bool) -> Row:
@@ -150,14 +155,19 @@ def _absent(name: str, opened: Opened[T], effect: str, *, configured: bool) -> R
     return Row(name, status, f"{effect}: {opened}", required=configured)
 
 
-async def _timed(endpoint: Endpoint, once: Callable[[], Awaitable[None]]) -> str:
-    """How long the second of two calls takes (the first may load what the server keeps); closes the endpoint."""
+async def _timed(
+    endpoint: Endpoint, model: str, once: Callable[[], Awaitable[None]]
+) -> tuple[str, dict[str, str | int | float]]:
+    """How long the second of two calls takes (the first may load what the server keeps), in words and among the facts;
+    closes the endpoint."""
+    facts: dict[str, str | int | float] = {"endpoint": endpoint.name, "model": model}
     try:
         await once()
         started = time.perf_counter()
         await once()
-        return f"{(time.perf_counter() - started) * 1000:.0f} ms"
+        facts["latency_ms"] = round((time.perf_counter() - started) * 1000, 1)
+        return f"{facts['latency_ms']:.0f} ms", facts
     except ModelError as error:
-        return f"no answer ({error.message})"
+        return f"no answer ({error.message})", facts
     finally:
         await endpoint.aclose()

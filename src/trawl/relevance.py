@@ -95,6 +95,8 @@ async def _similarities(
     if opened.backend is None:
         _tell_lexical(result, ask, str(opened))
         return None
+    if opened.notable:
+        result.warnings.append(f"embeddings by {opened}")
     hypothetical, why_none = await prepared.hypothetical if prepared.hypothetical else ("", "")
     if why_none:
         result.warnings.append(f"use_hyde had no effect: {why_none}")

@@ -155,8 +155,11 @@ class Settings(BaseModel):
         """
         environ = os.environ if environ is None else environ
         named = config_file or (Path(environ["TRAWL_ENV_FILE"]) if environ.get("TRAWL_ENV_FILE") else None)
-        values = {**_read_config(named), **environ}
+        in_file = _read_config(named)
         variables = {name: variable_of(name) for name in cls.model_fields}
+        for unknown in sorted(set(in_file).difference(variables.values())):
+            log.warning("the config file sets %s, which is no setting of trawl", unknown)
+        values = {**in_file, **environ}
         given = {name: values[v].strip() for name, v in variables.items() if values.get(v, "").strip()}
         return cls._dropping_invalid(given)
 

@@ -57,7 +57,7 @@ def build_server(engine: AsyncEngine) -> MCPServer:
         k: Annotated[int | None, Field(description="At most so many pieces.", ge=1)] = None,
         max_tokens: Annotated[int, Field(description="What the pieces may cost.", ge=1)] = DEFAULT_MAX_TOKENS,
         render: Annotated[str | None, Field(description="Browser: auto, always or never.")] = None,
-        use_hyde: Annotated[bool, Field(description="Look for what a made-up answer is like, too.")] = False,
+        use_hyde: Annotated[bool, Field(description="Also search with a made-up answer.")] = False,
         use_rerank: Annotated[bool, Field(description="Use the reranker, if there is one.")] = True,
         max_cache_age_s: Annotated[int | None, Field(description="Oldest acceptable copy, seconds.", ge=0)] = None,
         more: Annotated[str | None, Field(description="The `more` of an earlier reply: its next pieces.")] = None,

@@ -158,3 +158,15 @@ def test_what_the_terminal_cannot_encode_is_replaced():
 def test_the_version_and_the_help_are_quick():
     assert trawl("--version").stdout.startswith(b"trawl ")
     assert b"extract" in trawl("--help").stdout
+
+
+def test_a_mistyped_command_is_no_url():
+    run = trawl("docter")
+    assert run.returncode == 2
+    assert b"Did you mean doctor?" in run.stderr
+
+
+def test_verbose_says_in_words_how_the_pieces_were_ranked(hut):
+    run = trawl(f"{hut}/", "which wood?", "--allow-private", "127.0.0.1", "--verbose")
+    assert b"ranked by words\n" in run.stderr
+    assert b"{" not in run.stderr

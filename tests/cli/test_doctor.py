@@ -61,7 +61,7 @@ def test_rows_are_lines_on_a_terminal() -> None:
     assert done.returncode == 1, "servers that were named are not there"
     lines = {line.split()[1]: line for line in done.stdout.splitlines()}
     assert lines["embeddings"].startswith("fail")
-    assert f"{NOBODY}/models cannot be used (nobody answers" in lines["embeddings"]
+    assert f"{NOBODY} cannot be used (nobody answers" in lines["embeddings"]
     assert lines["reranker"].startswith("fail")
     assert lines["vision"].startswith("fail")
     assert lines["chat"].startswith("ok"), "nobody asked for one"
@@ -80,6 +80,9 @@ async def test_servers_are_named_with_model_dimension_and_latency() -> None:
     assert f"m on {fake.url}, as configured. 64 dimensions, " in found["embeddings"].message
     assert found["embeddings"].message.endswith(" ms for one text.")
     assert found["reranker"].message.endswith(" ms for one piece.")
+    facts = found["embeddings"].detail
+    assert (facts["endpoint"], facts["model"], facts["dimension"]) == (fake.url, "m", 64)
+    assert facts["latency_ms"] > 0
     assert {row.status for row in rows if row.name != "browser"} == {"ok"}
 
 

@@ -136,7 +136,7 @@ async def test_a_configured_endpoint_that_is_unfit_is_named_with_the_reason(
         opened = await embedder_of(only(fake.url))
     assert opened.backend is None
     assert opened.notable
-    assert f"the embeddings server {fake.url}" in str(opened)
+    assert f"the embeddings server at {fake.url} cannot be used" in str(opened)
     assert "switched off" in str(opened)
 
 

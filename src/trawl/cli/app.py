@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import sys
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +25,9 @@ class _QuestionFirst(typer.core.TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own = {"--help", "--version", "--install-completion", "--show-completion"}
         if args and args[0] not in self.commands and args[0] not in own:
+            # A URL has a dot, a colon or a slash, or a question after it: a lone word is a command, mistyped.
+            if len(args) == 1 and (meant := get_close_matches(args[0], self.commands, n=1)):
+                ctx.fail(f"there is no command {args[0]}. Did you mean {meant[0]}?")
             args = ["ask", *args]
         return super().parse_args(ctx, args)
 

@@ -32,7 +32,7 @@ _LARGEST_FILE = 10 * 2**20
 MaxTokens = Annotated[int, typer.Option(help="What the pieces may cost, headings included.")]
 MaxPieces = Annotated[int | None, typer.Option("-k", help="At most so many pieces.")]
 UseRerank = Annotated[bool, typer.Option("--rerank/--no-rerank", help="Let a reranker order the best pieces.")]
-UseHyde = Annotated[bool, typer.Option("--hyde", help="Also look for what an answer made up by a chat model is like.")]
+UseHyde = Annotated[bool, typer.Option("--hyde", help="Also search with an answer that a chat model makes up.")]
 AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Print the pieces as Markdown.")]
 
 
@@ -148,10 +148,25 @@ def _finish(result: PipelineResult, as_json: bool, as_markdown: bool, verbose: b
             f"{result.outcome} by {result.fetcher_used or '-'}: fetch {result.fetch_ms} ms, "
             f"chunk {result.chunk_ms} ms, retrieve {result.retrieval_ms} ms, in all {result.total_ms} ms; "
             f"{len(result.chunks)} of {result.n_chunks_total} pieces, {result.tokens} tokens; "
-            f"{result.retrieval_diagnostics}",
+            f"{_how_ranked(result)}",
             err=True,
         )
     raise typer.Exit(exit_code(result))
+
+
+def _how_ranked(result: PipelineResult) -> str:
+    how = result.retrieval_diagnostics
+    if how.get("mode") == "reading_order":
+        return "in reading order"
+    if "model" not in how:
+        said = "ranked by words"
+    else:
+        said = (
+            f"ranked by words and {how['model']} ({how['backend']}), "
+            f"{result.embed_cache_hits} of {result.n_chunks_embedded} vectors known"
+        )
+    said += ", with a made-up answer" if result.hyde_used else ""
+    return said + (f", reranked by {how['reranker']} in {result.rerank_ms} ms" if result.rerank_used else "")
 
 
 def exit_code(result: PipelineResult) -> int:

@@ -43,7 +43,9 @@ def list_models(as_json: AsJson = False, config: ConfigFile = None) -> None:
         return
     for model, state in states.items():
         size = f"{model.size / 1e6:.0f} MB"
-        where = f"from {_source(model)}" if state == "not pulled" else path_of(model, cache_dir)
+        where = str(path_of(model, cache_dir))
+        if state == "not pulled":
+            where = f"from {_source(model)}" if model.repo else f"made from {_source(model)} when it is needed"
         typer.echo(f"{model.name:<22} {model.kind:<7} {size:>7}  {model.licence:<10}  {state:<10}  {where}")
 
 
@@ -118,17 +120,23 @@ def verify(
 
 def _downloaded(model: NamedModel, settings: Settings) -> Path:
     from trawl.llama.weights import path_of
+    from trawl.net.download import NotTheFile
 
     target = path_of(model, settings.cache_dir)
-    by_hand = f"Name a mirror in HF_ENDPOINT, or put {model.file} of {model.repo} at {target} yourself."
+    named = "hf_endpoint" in settings.model_fields_set
+    mirror = f"Check HF_ENDPOINT ({settings.hf_endpoint})" if named else "Name a mirror in HF_ENDPOINT"
+    by_hand = f"{mirror}, or put {model.file} of {model.repo} at {target} yourself."
     try:
         with _bar(model) as (count, tell):
             asyncio.run(_download(model, target, settings, count, tell))
     except GuardRefused as error:
         error.hint = by_hand
         raise
-    except (NetworkError, TooManyRedirects) as error:
+    except NotTheFile as error:
         error.hint = f"{error.hint} {by_hand}".strip()
+        raise
+    except (NetworkError, TooManyRedirects) as error:
+        error.hint = f"Try again when there is a connection. {by_hand}"
         raise
     except FetchError as error:
         error.hint = "TRAWL_CACHE_DIR names another folder."

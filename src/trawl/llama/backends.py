@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from pydantic import SecretStr
 
 from trawl.deadline import Deadline
-from trawl.errors import ModelError, ModelReplyInvalid, ModelUnavailable
+from trawl.errors import ModelError, ModelReplyInvalid, ModelUnavailable, without_secrets
 from trawl.llama.admission import Admission, EndpointStats, Limits
 from trawl.llama.client import LlamaClient
 from trawl.llama.embedder import SMALLEST_LIMIT, Embedder
@@ -47,7 +47,8 @@ class Opened(Generic[T]):
     reason: str
     """One clause."""
     notable: bool = False
-    """It is missing although somebody counts on it: it was configured, or what answered there is of no use."""
+    """Something is missing that somebody counts on: what was configured cannot be used (also when the embedded server
+    stands in for it), or what answers on a default port is of no use and nothing stands in."""
     hint: str = ""
     """What to do about it."""
 
@@ -74,7 +75,7 @@ class _Role:
 
     def refused(self, error: ModelError) -> str:
         if self.url:
-            return f"the {self.what} {error.url or f'of {self.variable}_URL'} cannot be used ({error.message})"
+            return f"the {self.what} at {without_secrets(self.url)} cannot be used ({error.message})"
         if isinstance(error, ModelReplyInvalid):
             return f"what answers at {self.default_url} is no {self.what} to use ({error.message})"
         return f"no {self.what} at {self.default_url}"
@@ -135,7 +136,8 @@ class Backends:
             except ModelError as error:
                 because, hint = f"the embedded server cannot be used ({error.message})", error.hint
             else:
-                return Opened(embedder, f"{embedder.model} in the embedded server: {found.reason}", found.notable)
+                how = f"{embedder.model} in the embedded server: {found.reason}"
+                return Opened(embedder, how, notable=bool(settings.embed_url), hint=found.hint)
         return Opened(None, f"{found.reason}; {because}", notable=True, hint=found.hint or hint)
 
     async def open_reranker(self, deadline: Deadline) -> Opened[Reranker]:

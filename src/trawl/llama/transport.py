@@ -175,8 +175,9 @@ def _unavailable(error: Exception, url: str) -> ModelUnavailable:
             hint = "Set TRAWL_CA_FILE to the PEM file of its authority, or correct the name in the address."
             return ModelUnavailable(f"its certificate is not accepted: {cause.verify_message}", url=url, hint=hint)
         cause = cause.__cause__ or cause.__context__
-    what = "nobody answers" if isinstance(error, httpx.ConnectError) else "the connection broke"
-    return ModelUnavailable(f"{what} ({type(error).__name__})", url=url)
+    if isinstance(error, httpx.ConnectError):
+        return ModelUnavailable("nobody answers there", url=url)
+    return ModelUnavailable(f"the connection broke ({type(error).__name__})", url=url)
 
 
 def _not_ours(_: logging.LogRecord) -> bool:

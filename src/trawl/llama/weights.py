@@ -73,7 +73,8 @@ def ensure_e5(cache_dir: Path) -> Path:
     target = path_of(E5, cache_dir)
     folder = target.parent
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for place in (cache_dir, folder):  # the mode holds for the last part of a path only
+            place.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _locked(folder / f"{target.name}.lock"):
             if not _has_hash(target, E5.sha256):
                 _convert_e5(target)

@@ -102,7 +102,8 @@ async def download(
         FetchError: the file cannot be kept: no room, no permission.
     """
     try:
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for place in (target.parent.parent, target.parent):  # the mode holds for the last part of a path only
+            place.mkdir(parents=True, exist_ok=True, mode=0o700)
         async with _only_one(target, tell):
             if not await _is_right(target, size, sha256):
                 wanted = _Wanted(url, size, sha256)
