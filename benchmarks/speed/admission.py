@@ -34,6 +34,7 @@ from trawl import Settings
 from trawl.deadline import Deadline
 from trawl.errors import ModelBusy, ModelError
 from trawl.llama.admission import EndpointStats
+from trawl.llama.backends import Backends
 from trawl.llama.servers import ModelServers
 
 REPO = Path(__file__).resolve().parents[2]
@@ -148,7 +149,7 @@ async def sixteen_tokens(client: httpx.AsyncClient) -> list[int]:
 
 async def load(settings: Settings, work: list[list[str]], probe: Callable[[], Awaitable[float]]) -> Load:
     """All calls at once through one queue, and the probes that were sent meanwhile."""
-    servers = ModelServers(settings)
+    servers = ModelServers(Backends(settings))
     opened = await servers.embedder.get(Deadline.after(60))
     embedder = opened.backend
     if embedder is None:

@@ -25,6 +25,7 @@ import psutil
 
 from trawl import Settings
 from trawl.deadline import Deadline
+from trawl.llama.backends import Backends
 from trawl.llama.embedder import Embedder
 from trawl.llama.servers import ModelServers
 from trawl.llama.weights import ensure_e5
@@ -80,7 +81,7 @@ async def measure(rounds: list[list[str]]) -> tuple[Figures, Figures, float]:
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(runtime_dir=Path(folder))
         ensure_e5(settings.cache_dir)  # made once per machine, not per call
-        servers = ModelServers(settings)
+        servers = ModelServers(Backends(settings))
         try:
             began = time.perf_counter()
             opened = await servers.embedder.get(Deadline.after(2 * CALL_SECONDS))

@@ -237,6 +237,7 @@ class AsyncEngine:
 
     def _services(self) -> Services:
         if self._services_made is None:
+            from trawl.llama.backends import Backends
             from trawl.llama.servers import ModelServers
             from trawl.pipeline import Services
             from trawl.relevance import RankingLimits
@@ -250,7 +251,7 @@ class AsyncEngine:
             self._vectors = VectorStore(self._database, settings.embed_cache_max_mb * 2**20, settings.embed_cache_ttl)
             caps = Caps(settings.rerank_max_docs, settings.rerank_max_per_doc_chars, settings.rerank_max_chars)
             self._services_made = Services(
-                models=ModelServers(settings, vectors=self._vectors, progress=self._progress),
+                models=ModelServers(Backends(settings, vectors=self._vectors, progress=self._progress)),
                 remainders=Remainders(),
                 limits=RankingLimits(settings.chunk_budget, caps, settings.rerank_include_title),
             )

@@ -30,7 +30,7 @@ TEXTS = [f"Paragraph {i} speaks at length of {'stones and ' * 20}rivers." for i 
 @pytest.fixture
 async def servers(cache_dir: Path, tmp_path: Path) -> AsyncIterator[ModelServers]:
     """With a run directory of their own: their server may be killed."""
-    made = ModelServers(Settings(cache_dir=cache_dir, runtime_dir=tmp_path))
+    made = ModelServers(Backends(Settings(cache_dir=cache_dir, runtime_dir=tmp_path)))
     yield made
     await made.aclose()
 
@@ -130,7 +130,7 @@ async def test_work_beyond_the_queue_is_refused_and_the_endpoint_is_kept(fake_se
 
     async with fake_server({"/v1/embeddings": slow}) as fake:
         settings = Settings(embed_url=fake.url, embedded=False, max_inflight=2, queue_depth=1, queue_wait=20)
-        servers = ModelServers(settings)
+        servers = ModelServers(Backends(settings))
         embedder = await opened(servers.embedder)
         deadline = Deadline.after(20)
 
@@ -157,7 +157,7 @@ async def test_a_server_that_changes_its_model_is_opened_again_within_the_call(f
         return reply(vectors(body, lambda text: bag_of_letters(text)[:length]))
 
     async with fake_server({"/v1/embeddings": changing}) as fake:
-        servers = ModelServers(Settings(embed_url=fake.url, embedded=False))
+        servers = ModelServers(Backends(Settings(embed_url=fake.url, embedded=False)))
         embedder = await opened(servers.embedder)
         length, deadline = 32, Deadline.after(10)
         found = await servers.embedder.use(embedder, lambda e: e.embed(["q"], ["p"], deadline), deadline)
@@ -232,7 +232,7 @@ async def test_closing_waits_for_the_look_at_a_server_that_failed(fake_server: S
         "/health": hangs,
     }
     async with fake_server(routes) as fake:
-        servers = ModelServers(Settings(embed_url=fake.url, embedded=False))
+        servers = ModelServers(Backends(Settings(embed_url=fake.url, embedded=False)))
         embedder = await opened(servers.embedder)
         fake.routes["/v1/embeddings"] = lambda _: reply({"error": "down"}, 503)
         deadline = Deadline.after(5)

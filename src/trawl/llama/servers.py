@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from trawl.llama.admission import EndpointStats
 from trawl.llama.backends import Backends
@@ -11,24 +10,16 @@ from trawl.llama.embedder import Embedder
 from trawl.llama.hyde import Chat
 from trawl.llama.reranker import Reranker
 from trawl.llama.shared import Shared
-from trawl.settings import Settings
-from trawl.store.vectors import VectorStore
 
 
 class ModelServers:
-    """Belongs to one event loop; close it with `aclose`. Arguments as for `Backends`."""
+    """Belongs to one event loop; close it with `aclose`."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        vectors: VectorStore | None = None,
-        progress: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self._backends = Backends(settings, vectors=vectors, progress=progress)
-        self.embedder: Shared[Embedder] = Shared(self._backends.open_embedder)
-        self.reranker: Shared[Reranker] = Shared(self._backends.open_reranker)
-        self.chat: Shared[Chat] = Shared(self._backends.open_chat)
+    def __init__(self, backends: Backends) -> None:
+        self._backends = backends
+        self.embedder: Shared[Embedder] = Shared(backends.open_embedder)
+        self.reranker: Shared[Reranker] = Shared(backends.open_reranker)
+        self.chat: Shared[Chat] = Shared(backends.open_chat)
 
     def stats(self) -> dict[str, EndpointStats]:
         """How each server's queue has fared, by the server's address."""
