@@ -169,7 +169,7 @@ async def test_what_was_prepared_in_vain_is_over_when_the_call_is() -> None:
         await asked.wait()
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-        assert not [task for task in asyncio.all_tasks() if "trawl/" in repr(task)]
+        assert not [task for task in asyncio.all_tasks() if "/src/trawl/" in repr(task)]
 
 
 async def test_a_made_up_answer_opposite_to_the_question_breaks_nothing() -> None:
