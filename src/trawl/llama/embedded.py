@@ -34,6 +34,9 @@ from trawl.llama.weights import INSTALL_HINT, ensure_e5
 E5_TOKENS = E5.spec.max_tokens
 """Also its batch, because an input must fit into one."""
 LLAMA_SERVER_PORT = 8080
+E5_SLOTS = 2
+"""Inputs computed together. 1, 2 and 4 gave 27, 29.5 and 31 chunks/s on two idle cores, and took 375, 490 and 700 MB
+(notes/0005)."""
 MAX_THREADS = 8
 """By default. The matrices of small models are too small to share out among more."""
 MAX_SLOTS = 256
@@ -100,6 +103,8 @@ def parse_options(argv: list[str] | None, environ: Mapping[str, str]) -> argpars
     options.alias = options.alias or (options.model.name if options.model else E5_NAME)
     if options.port is None:
         options.port = LLAMA_SERVER_PORT if options.model else EMBED_PORT
+    if options.parallel is None:
+        options.parallel = 1 if options.model else E5_SLOTS
     return options
 
 
@@ -150,7 +155,11 @@ def _parser() -> argparse.ArgumentParser:
         "must fit (default: 512)"
     )  # fmt: skip
     size.add_argument(
-        "-np", "--parallel", type=_number(1, MAX_SLOTS), default=1, metavar="N", help="slots (default: %(default)s)"
+        "-np",
+        "--parallel",
+        type=_number(1, MAX_SLOTS),
+        metavar="N",
+        help=f"slots (default: 1, without --model {E5_SLOTS})",
     )
     size.add_argument(
         "-t", "--threads", type=_number(1, 512), default=_threads(), metavar="N", help="default: %(default)s"
@@ -247,9 +256,8 @@ def _parameters(xllamacpp: Any, options: argparse.Namespace, model: Path) -> Any
     if options.mmproj:
         params.mmproj.path = str(options.mmproj)
     if options.model is None:
-        # One slot by default: two and four gave the same 18 chunks/s on two cores and took 240 MB more.
         params.n_ctx = options.ctx_size or E5_TOKENS * options.parallel
-        params.n_ubatch = options.ubatch_size or E5_TOKENS
+        params.n_ubatch = options.ubatch_size or E5_TOKENS * options.parallel
     pooling = options.pooling or ("rank" if options.rerank else None)
     if pooling:
         params.pooling_type = getattr(xllamacpp.llama_pooling_type, f"LLAMA_POOLING_TYPE_{pooling.upper()}")
