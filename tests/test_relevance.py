@@ -203,7 +203,9 @@ async def test_the_second_question_about_a_page_finds_its_vectors(real_engine: A
     assert (first.embed_cache_hits, first.embed_cache_misses) == (0, n)
     assert (again.embed_cache_hits, again.embed_cache_misses) == (n, 0)
     assert (other.embed_cache_hits, other.embed_cache_misses) == (n, 0)
-    assert [(c["text"], c["score"]) for c in again.chunks] == [(c["text"], c["score"]) for c in first.chunks]
+    assert [c["text"] for c in again.chunks] == [c["text"] for c in first.chunks]
+    # The last digits of the question's vector depend on what was computed together with it.
+    assert [c["score"] for c in again.chunks] == pytest.approx([c["score"] for c in first.chunks], abs=1e-4)
     assert "Breakfast" in other.chunks[0]["text"]
     stats = real_engine.stats()
     assert (stats.vectors.hits, stats.vectors.misses) == (2 * n, n)
