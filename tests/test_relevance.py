@@ -174,7 +174,13 @@ async def test_what_was_prepared_in_vain_is_over_when_the_call_is() -> None:
 
 async def test_a_made_up_answer_opposite_to_the_question_breaks_nothing() -> None:
     def opposite(text: str) -> list[float]:
-        known = {QUESTION: [1.0, 0.0], "It is the opposite.": [-1.0, 0.0], "cat": [1.0, 0.1]}
+        known = {
+            QUESTION: [1.0, 0.0],
+            "It is the opposite.": [-1.0, 0.0],
+            "cat": [1.0, 0.1],
+            "taxes": [0.1, -1.0],
+            "train": [-1.0, 0.1],
+        }
         return known.get(text, [0.0, 1.0])
 
     embeds = {EMBED: lambda b: reply(vectors(b, opposite)), MODELS: lambda _: reply({"data": [{"id": "one"}]})}

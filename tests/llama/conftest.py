@@ -15,6 +15,7 @@ import pytest
 from tests.llama.servers import RunningServer, llama_server
 from tests.llama.tiny_models import make_projector, make_reranker, smollm2
 from trawl.deadline import Deadline
+from trawl.llama.embedder import PAIRS
 from trawl.llama.rendezvous import Lease, lease_server
 from trawl.llama.weights import embedded_missing
 from trawl.settings import Settings
@@ -52,7 +53,7 @@ def bag_of_letters(text: str) -> list[float]:
 
 
 def vectors(body: Any, embed: Callable[[str], Any] = bag_of_letters) -> dict[str, Any]:
-    related = {"A cat sleeps on the sofa.": "cat", "The kitten is napping on the couch.": "cat"}
+    related = {text: word for word, pair in zip(("cat", "taxes", "train"), PAIRS, strict=True) for text in pair}
     data = []
     for index, text in enumerate(body["input"]):
         if not isinstance(text, str):

@@ -46,6 +46,19 @@ async def of_passages(embedder: Embedder, texts: list[str], seconds: float = 60)
     return (await embedder.embed([], texts, Deadline.after(seconds))).passages
 
 
+# Who is an embedding model
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_vectors_that_mean_nothing_are_found_out(fake_server: Serving, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    noise = {EMBED: lambda body: reply(vectors(body, lambda _: random.standard_normal(64).tolist()))}
+    async with fake_server(noise) as fake:
+        found = await Backends(Settings(embed_url=fake.url, embedded=False)).open_embedder(Deadline.after(5))
+    assert found.backend is None
+    assert "do not tell texts apart" in found.reason
+
+
 # Texts that do not fit
 
 
@@ -184,8 +197,8 @@ async def test_vectors_have_length_one_whatever_the_scale(fake_server: Serving, 
         nonlocal first
         was_first, first = first, False
         if was_first:
-            cat, other = ([1.0, 0.1], [0.1, -1.0])
-            return reply({"data": [{"index": i, "embedding": v} for i, v in enumerate((cat, cat, other))]})
+            good = [[1.0, 0.1], [0.1, -1.0], [-1.0, 0.1]]
+            return reply({"data": [{"index": i, "embedding": good[i // 2]} for i in range(len(body["input"]))]})
         return reply({"data": [{"index": 0, "embedding": numbers}]})
 
     async with fake_server({EMBED: answer}) as fake:

@@ -353,7 +353,9 @@ def reclaim(connection: sqlite3.Connection) -> bool:
     unused, pages = _pragma(connection, "freelist_count"), _pragma(connection, "page_count")
     if unused * 4 < pages:
         return False
-    connection.execute(f"PRAGMA incremental_vacuum({_RECLAIMED_PAGES})").fetchall()
+    for _ in range(min(unused, _RECLAIMED_PAGES)):
+        # One by one: of a larger number Python before 3.12 carries out the first step only.
+        connection.execute("PRAGMA incremental_vacuum(1)")
     return unused > _RECLAIMED_PAGES
 
 
