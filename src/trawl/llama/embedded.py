@@ -35,8 +35,8 @@ E5_TOKENS = E5.spec.max_tokens
 """Also its batch, because an input must fit into one."""
 LLAMA_SERVER_PORT = 8080
 E5_SLOTS = 2
-"""Inputs computed together. 1, 2 and 4 gave 27, 29.5 and 31 chunks/s on two idle cores, and took 375, 490 and 700 MB
-(notes/0005)."""
+"""Inputs computed together. Against 1, two gave 1.09 and four 1.05 times the chunks/s on two idle cores, for 115 and
+330 MB more (benchmarks/speed/slots.py, notes/0005)."""
 MAX_THREADS = 8
 """By default. The matrices of small models are too small to share out among more."""
 MAX_SLOTS = 256
